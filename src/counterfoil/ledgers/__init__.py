@@ -1,0 +1,1 @@
+"""Ledgers: stores of records whose slots can be filled once."""

@@ -1,0 +1,145 @@
+"""How an effect can end: a closed union of four outcomes, each resting on evidence.
+
+`Accepted` and `Uncertain` are values. `Rejected` and `Failed` are one class each for both roles: handlers
+*raise* them to prove a non-effect, and calls *return* them, so they are exceptions that compare by value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+Via = Literal["run", "reconcile", "evidence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The structured fact on which an outcome rests; never an error text.
+
+    Args:
+        kind: a stable slug, for example `acknowledged`, `not-found`, `status`.
+        phase: how far the attempt got: `not-dispatched`, `dispatched` or `acknowledged`.
+        bytes_offered: bytes of the request offered to the socket, where that is known.
+        status: the recipient's status code, where it has one.
+        contract: id of the contract that gave the answer its meaning.
+        promises: slugs for what an acknowledgement promises and what it leaves open.
+        details: further facts, as a JSON object without payloads or secrets.
+    """
+
+    kind: str
+    _: KW_ONLY
+    phase: str | None = None
+    bytes_offered: int | None = None
+    status: int | None = None
+    contract: str | None = None
+    promises: tuple[str, ...] = ()
+    details: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted(Generic[T_co]):
+    """The recipient's own protocol acknowledged the effect; what happens downstream is not said.
+
+    Args:
+        proof: what the recipient named it.
+        via: how the proof came: `run`, `reconcile` or `evidence` (a webhook, a side channel).
+        evidence: the fact it rests on, with what the acknowledgement promises.
+    """
+
+    proof: T_co
+    via: Via = "run"
+    evidence: Evidence = Evidence("acknowledged", phase="acknowledged")
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """Dispatch may have happened and nothing proves how it ended. Nothing is sent again under this name."""
+
+    evidence: Evidence
+
+
+class _Settled(Exception):
+    """What `Rejected` and `Failed` share: evidence, equality by value, pickling."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        if not isinstance(evidence, Evidence):
+            raise TypeError(f"{type(self).__name__} takes an Evidence, not {type(evidence).__name__}")
+        super().__init__(evidence)
+        self.evidence = evidence
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.__reduce__() == self.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.evidence.kind))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.evidence!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.evidence,)
+
+
+class Rejected(_Settled):
+    """Proved: this attempt was never dispatched, so nothing reached the recipient."""
+
+
+class Failed(_Settled):
+    """Proved by the recipient's own protocol: this attempt did not take effect.
+
+    Args:
+        evidence: the proof of that.
+        retryable: the recipient's contract says that another attempt is safe.
+    """
+
+    def __init__(self, evidence: Evidence, *, retryable: bool = False) -> None:
+        super().__init__(evidence)
+        self.retryable = retryable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _failed, (self.evidence, self.retryable)
+
+
+def _failed(evidence: Evidence, retryable: bool) -> Failed:
+    return Failed(evidence, retryable=retryable)
+
+
+Outcome: TypeAlias = Accepted[T] | Rejected | Failed | Uncertain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a person recorded about an uncertain effect. It does not change the outcome.
+
+    Args:
+        happened: True if they found that it happened, False if they found that it did not.
+        proof: what the recipient named it, when it happened.
+        reason: why they are sure.
+        by: who they are.
+        at: when, in seconds since 1970.
+        seen_version: the version of the effect that they had in front of them.
+        new_name: the name under which it may be sent again, if they allowed that.
+    """
+
+    happened: bool
+    proof: Any = None
+    reason: str
+    by: str
+    at: float
+    seen_version: int
+    new_name: str | None = None
+
+
+_RANK = {Accepted: 0, Uncertain: 1, Failed: 2, Rejected: 3}
+
+
+def combine(outcomes: list[Outcome[Any]]) -> Outcome[Any]:
+    """Say how all attempts of one effect ended together: uncertainty is sticky (rule O3).
+
+    Accepted if any attempt was acknowledged; else uncertain if any is uncertain; else failed; else rejected.
+    Of several that rank alike the latest speaks.
+    """
+    return min(reversed(outcomes), key=lambda outcome: _RANK[type(outcome)])

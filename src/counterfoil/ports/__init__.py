@@ -1,0 +1,1 @@
+"""What the inside asks of the outside: `typing.Protocol` classes only."""

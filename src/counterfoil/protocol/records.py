@@ -1,0 +1,120 @@
+"""What a ledger stores: entries that fill slots, and the records that they become.
+
+Kinds are words of the protocol; within `durability/effect` the phase says which transition a record is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+import msgspec
+
+FORMAT: Final = 1
+
+STEP: Final = "durability/step"
+PARK: Final = "durability/park"
+EVENT: Final = "durability/event"
+EFFECT: Final = "durability/effect"
+NOTE: Final = "durability/note"
+RUN: Final = "durability/run"
+LEDGER: Final = "durability/ledger"
+
+# Every (kind, phase) of format 1. Stores may keep the index instead of the words, so the order never changes:
+# new pairs go to the end.
+KINDS: Final[tuple[tuple[str, str], ...]] = (
+    (STEP, "result"),
+    (STEP, "failed"),
+    (PARK, "armed"),
+    (PARK, "woken"),
+    (EVENT, "delivered"),
+    (EFFECT, "intent"),
+    (EFFECT, "accepted"),
+    (EFFECT, "uncertain"),
+    (EFFECT, "rejected"),
+    (EFFECT, "failed"),
+    (EFFECT, "released"),
+    (EFFECT, "closed"),
+    (EFFECT, "buried"),
+    (NOTE, "late"),
+    (NOTE, "decision"),
+    (RUN, "started"),
+    (RUN, "claimed"),
+    (RUN, "finished"),
+    (RUN, "tombstone"),
+    (LEDGER, "birth"),
+    (LEDGER, "accepted-restore"),
+)
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """What a flow wants recorded; the driver makes an `Entry` of it.
+
+    Args:
+        decision: True for what a retired owner may not record (intents, and whatever is drawn from a look-up
+            that found nothing); False for facts (rule L8).
+    """
+
+    slot: str
+    kind: str
+    phase: str
+    body: bytes
+    decision: bool = False
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt to fill a slot.
+
+    Args:
+        namespace: scope of names; "" is the ledger's own.
+        run: the run's id.
+        slot: unique within (namespace, run).
+        kind: one of the words above.
+        phase: which transition of its kind.
+        body: canonical JSON.
+        epoch: the owner's epoch.
+        append_id: unique within the epoch; appending the same id again settles an unknown commit.
+        at: seconds since 1970 on the ledger's clock.
+        decision: refused with `OwnerRetired` when the epoch is retired (a slot that is filled answers first).
+        check: checksum over all that identifies the record; a mismatch is `LedgerCorrupt`.
+        format: version of the record's format.
+    """
+
+    namespace: str
+    run: str
+    slot: str
+    kind: str
+    phase: str
+    body: bytes
+    epoch: str
+    append_id: int
+    at: float
+    decision: bool = False
+    check: int = 0
+    format: int = FORMAT
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What fills a slot. `position` grows in commit order within a run; the other fields are the entry's."""
+
+    position: int
+    slot: str
+    kind: str
+    phase: str
+    body: bytes
+    epoch: str
+    append_id: int
+    at: float
+    check: int
+    format: int = FORMAT
+
+
+def checksum(namespace: str, run: str, slot: str, kind: str, phase: str, body: bytes, epoch: str, append_id: int) -> int:
+    """Compute an entry's checksum: it finds damage, it is no protection against forgery."""
+    head = f"{namespace}\x00{run}\x00{slot}\x00{kind}\x00{phase}\x00{epoch}\x00{append_id}\x00"
+    return zlib.crc32(body, zlib.crc32(head.encode()))
+
+
+def generation_of(epoch: str) -> int:
+    """Read the ledger's generation out of an epoch (`"<generation>.<random>"`)."""
+    return int(epoch.partition(".")[0] or 0)
