@@ -3,7 +3,7 @@
 PYTHON     ?= python3
 VENV       := .venv
 PY         := $(VENV)/bin/python
-PIP        := $(PY) -m pip --disable-pip-version-check --quiet --no-input
+PIP        := $(PY) -m pip --disable-pip-version-check -qq --no-input
 CODE       := $(wildcard src tests tools benchmarks examples)
 
 # Settings of `make test`, `make torture` and `make bench`.
@@ -33,7 +33,7 @@ demo: $(VENV)/.run
 test: $(VENV)/.dev
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(COVER) $(ARGS)
 
-coverage: COVER := --cov=counterfoil.protocol --cov=counterfoil.effects --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+coverage: COVER := --cov=src/counterfoil/protocol --cov=src/counterfoil/effects --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 coverage: test
 
 check: $(VENV)/.dev
@@ -41,7 +41,7 @@ check: $(VENV)/.dev
 	$(PY) -m ruff check --quiet $(CODE)
 	$(PY) -m mypy
 	$(VENV)/bin/basedpyright
-	$(VENV)/bin/lint-imports
+	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/deptry src
 	$(PY) tools/rules.py --quiet
 	$(PY) tools/docs.py --check

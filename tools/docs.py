@@ -1,8 +1,8 @@
 """Writes the pages of the documentation that are generated from the code.
 
-`docs/explanation/states.md` shows the transition tables of `counterfoil.protocol.states`, each as a diagram
-and as a table, so that the page cannot say anything that the code does not do. `--check` writes nothing and
-fails when a page is out of date.
+`docs/explanation/states.md` shows the transition tables of `counterfoil.protocol.states`, each as a
+diagram and as a table, so that the page cannot say anything that the code does not do. `--check`
+writes nothing and fails when a page is out of date.
 """
 
 import argparse
@@ -21,8 +21,8 @@ HEAD = """\
 
 <!-- Generated from src/counterfoil/protocol/states.py by `make docs`: change the tables there. -->
 
-These are the tables that the code runs on: each row is a state, an event that may come in it, and the state
-that follows. What is not in a table cannot happen.
+These are the tables that the code runs on: each row is a state, an event that may come in it, and
+the state that follows. What is not in a table cannot happen.
 """
 
 

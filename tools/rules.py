@@ -1,11 +1,12 @@
 """Says which rule of the specification is proved by how many tests.
 
-A test proves a rule by naming it: `@pytest.mark.rule("E4")`, on a function, on a class (for each of its
-tests), in `pytestmark` (for each test of the module) or in a parameter's marks. A test file claims whole
-parts of the specification by `RULE_PARTS = ("E", "P")`; a rule of a claimed part without a test is an error.
+A test proves a rule by naming it: `@pytest.mark.rule("E4")`, on a function, on a class (for each of
+its tests), in `pytestmark` (for each test of the module) or in a parameter's marks. A test file
+claims whole parts of the specification by `RULE_PARTS = ("E", "P")`; a rule of a claimed part
+without a test is an error.
 
-The specification's own text is read where it lies beside the repository; elsewhere its committed list of
-ids, `docs/reference/rules.txt`, is. `--write` brings that list up to date.
+The specification's own text is read where it lies beside the repository; elsewhere its committed
+list of ids, `docs/reference/rules.txt`, is. `--write` brings that list up to date.
 """
 
 import argparse
@@ -28,7 +29,7 @@ RULE_ID = re.compile(r"^- \*\*([A-Z]\d+)", re.MULTILINE)
 
 @dataclass(kw_only=True)
 class Found:
-    """What the test files say: tests per rule, the files that name a rule, and the claimed parts."""
+    """What the test files say: tests per rule, the files that name it, and the claimed parts."""
 
     tests: Counter[str] = field(default_factory=Counter)
     named_in: dict[str, set[str]] = field(default_factory=dict)
@@ -169,7 +170,7 @@ def faults(rules: list[str], found: Found) -> list[str]:
 
 
 def report(rules: list[str], found: Found) -> Iterator[str]:
-    """The table: a line for each part, its rules with their number of tests, and what is missing."""
+    """The table: each part, its rules with their number of tests, and what is missing."""
     for part in dict.fromkeys(rule[0] for rule in rules):
         own = [rule for rule in rules if rule[0] == part]
         proved = sum(found.tests[rule] > 0 for rule in own)
