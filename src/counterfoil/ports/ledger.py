@@ -46,7 +46,7 @@ class Ledger(Protocol):
 class Batching(Protocol):
     """A ledger that commits what concurrent callers append together."""
 
-    def submit(self, entry: Entry, settle: bool, token: object, deliver: Deliver) -> None:
+    def submit(self, entry: Entry, *, settle: bool, token: object, deliver: Deliver) -> None:
         """Append without waiting. Order of submission is the order of commit within a run.
 
         `deliver` is called from a thread of the ledger with the replies of one commit, each with its token.
@@ -192,7 +192,15 @@ class Catalogue(Protocol):
 class Retention(Protocol):
     """A ledger that can give space back."""
 
-    def bury(self, namespace: str, run: str, tombstone: Entry, kept: Sequence[Entry], drop: Sequence[str]) -> None:
+    def bury(
+        self,
+        namespace: str,
+        run: str,
+        *,
+        tombstone: Entry,
+        kept: Sequence[Entry],
+        drop: Sequence[str],
+    ) -> None:
         """Prune one page of a run in one transaction.
 
         Appends `tombstone` (a no-op when it is there already; from then on `append` refuses the run with

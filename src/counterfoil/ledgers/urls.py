@@ -1,0 +1,171 @@
+"""Ledger URLs, as SQLAlchemy writes them: `sqlite:///relative.db`, `memory:`."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Final, Protocol
+
+from counterfoil.errors import UsageError
+from counterfoil.ports.ledger import Ledger
+
+_FORMS: Final = "write sqlite:///relative.db, sqlite:////absolute.db or memory:"
+_LATER: Final = {"postgresql": "PostgreSQL", "postgres": "PostgreSQL", "nats": "NATS JetStream"}
+_ENGINES: Final = ("apsw", "sqlite3")
+_SYNCHRONOUS: Final = ("full", "extra")
+
+
+class LedgerUrl(Protocol):
+    """A URL that was understood; nothing is open yet."""
+
+    def open(self) -> Ledger:
+        """Open the ledger.
+
+        Raises:
+            UsageError: what the caller must mend: a directory, a missing folder, no database.
+            LedgerUnavailable: whatever else keeps it from opening.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class MemoryUrl:
+    """`memory:`; each opening is a new ledger."""
+
+    def open(self) -> Ledger:
+        """Make a new ledger in memory."""
+        from counterfoil.ledgers.memory import MemoryLedger
+
+        return MemoryLedger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqliteUrl:
+    """A SQLite database.
+
+    Args:
+        path: the file; a relative one is looked up when the ledger is opened.
+        engine: `apsw` or `sqlite3`.
+        timeout_s: how long to wait for another process's transaction, in seconds.
+        synchronous: `full` or `extra`.
+        strict: refuse a SQLite library with the WAL-reset defect.
+    """
+
+    path: str
+    engine: str = "apsw"
+    timeout_s: float = 30.0
+    synchronous: str = "full"
+    strict: bool = False
+
+    def open(self) -> Ledger:
+        """Open the database, create it if it is not there, and bring its schema up to date."""
+        from counterfoil.ledgers.sqlite import SqliteLedger
+
+        return SqliteLedger(
+            self.path,
+            engine=self.engine,
+            timeout_s=self.timeout_s,
+            synchronous=self.synchronous,
+            strict=self.strict,
+        )
+
+
+def parse(url: str) -> LedgerUrl:
+    """Understand a ledger URL without opening anything.
+
+    Raises:
+        UsageError: the URL is none of ours, or what it needs is not installed; the hint says
+            what mends it.
+    """
+    if not isinstance(url, str):
+        raise UsageError(f"a ledger URL is text, not {type(url).__name__}", hint=_FORMS)
+    scheme, colon, rest = url.partition(":")
+    if url == "memory:":
+        return MemoryUrl()
+    if not colon:
+        raise UsageError(f"{url!r} is no ledger URL", hint=_FORMS)
+    if scheme == "memory":
+        raise UsageError("memory: takes nothing after the colon", hint="write memory:")
+    if scheme in _LATER:
+        raise UsageError(f"this version has no {_LATER[scheme]} ledger yet", hint=_FORMS)
+    if scheme != "sqlite":
+        raise UsageError(f"there is no ledger for {scheme!r} URLs", hint=_FORMS)
+    return _sqlite(rest)
+
+
+def _sqlite(rest: str) -> SqliteUrl:
+    location, mark, query = rest.partition("?")
+    options = _options(query) if mark else {}
+    found = SqliteUrl(
+        path=_path(location),
+        engine=_choice(options, "engine", _ENGINES),
+        timeout_s=_timeout(options.get("timeout", "30")),
+        synchronous=_choice(options, "synchronous", _SYNCHRONOUS),
+        strict=_choice(options, "strict", ("0", "1")) == "1",
+    )
+    if find_spec(found.engine) is None:
+        mend = (
+            "pip install apsw"
+            if found.engine == "apsw"
+            else "this Python was built without sqlite3"
+        )
+        raise UsageError(f"the engine {found.engine} is not installed", hint=mend)
+    return found
+
+
+def _path(location: str) -> str:
+    path = location[3:]
+    if not location.startswith("///"):
+        raise UsageError(
+            f"sqlite:{location} names a host", hint=f"a SQLite file has none: {_FORMS}"
+        )
+    if not path or path == ":memory:":
+        raise UsageError("the URL names no file", hint="a ledger in memory is memory:")
+    if path.endswith("/"):
+        raise UsageError(f"{path!r} names a folder", hint="name a file in it")
+    if "\0" in path or any("\ud800" <= char <= "\udfff" for char in path):
+        raise UsageError(f"{path!r} cannot name a file", hint=_FORMS)
+    if re.search("%[0-9A-Fa-f]{2}", path):
+        raise UsageError(
+            f"{path!r} looks percent-encoded",
+            hint="write the path as it is; nothing in it is decoded",
+        )
+    return path
+
+
+def _options(query: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for part in query.split("&"):
+        name, equals, value = part.partition("=")
+        if not equals or name not in ("engine", "timeout", "synchronous", "strict"):
+            raise UsageError(
+                f"unknown option {part!r}", hint="there are engine, timeout, synchronous and strict"
+            )
+        if name in options:
+            raise UsageError(f"the option {name} is given twice", hint="give it once")
+        options[name] = value
+    return options
+
+
+def _choice(options: dict[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    value = options.get(name, allowed[0])
+    if value not in allowed:
+        why = "; anything weaker can lose records" if name == "synchronous" else ""
+        raise UsageError(
+            f"{name}={value} is not possible", hint=f"{name} is one of {', '.join(allowed)}{why}"
+        )
+    return value
+
+
+def _timeout(text: str) -> float:
+    try:
+        timeout_s = float(text)
+    except ValueError:
+        timeout_s = math.nan
+    if not 0 < timeout_s < math.inf:
+        raise UsageError(
+            f"timeout={text} is not possible", hint="it is a positive number of seconds"
+        )
+    return timeout_s
