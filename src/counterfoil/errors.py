@@ -104,6 +104,12 @@ class Conflict(Denied):
         self.at = at
 
 
+class RunCancelled(Denied):
+    """The run was cancelled in this process; nothing was started and nothing was recorded."""
+
+    code = "run-cancelled"
+
+
 class DeliveryConflict(Conflict):
     """Another payload was delivered first under this event and id."""
 

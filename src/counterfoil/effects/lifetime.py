@@ -1,0 +1,109 @@
+"""A run's own records: its start, the lives that carry its body, its end, and what pruning keeps."""
+
+from __future__ import annotations
+
+import msgspec
+
+from counterfoil.effects.record import record
+from counterfoil.effects.scope import NOTHING, Scope
+from counterfoil.errors import Conflict, NameConflict, UsageError
+from counterfoil.protocol import codec, records, slots, states
+from counterfoil.protocol.history import History, look
+from counterfoil.protocol.records import Draft
+from counterfoil.protocol.requests import Gone, Read
+
+
+async def start(scope: Scope, body_name: str, args: bytes) -> bytes | None:
+    """Record a run's start; return the recorded result as JSON if it is finished already.
+
+    Raises:
+        NameConflict: the run was started with another body or other arguments.
+    """
+    await Read()
+    if (result := result_of(scope.history)) is not None:
+        return result
+    scope.open_for("its start")
+    body = codec.StartedBody(body=body_name, args=msgspec.Raw(args))
+    draft = Draft(slot=slots.STARTED, kind=records.RUN, phase="started", body=codec.body_of(body), decision=True)
+    standing = scope.history.get(slots.STARTED) or (await record(draft)).record
+    first = scope.history.parse(standing, codec.StartedBody)
+    if first.body != body_name or bytes(first.args) != args:
+        raise NameConflict(
+            f"run {scope.run!r} was started with {first.body} and its own arguments; this call has another body "
+            "or other arguments",
+            hint="give a different run a different id",
+        )
+    return None
+
+
+def started(history: History) -> codec.StartedBody | None:
+    """Return what a run was started with, or None if it was not started by `execute`."""
+    found = history.get(slots.STARTED)
+    return None if found is None else history.parse(found, codec.StartedBody)
+
+
+async def claim(scope: Scope) -> bool:
+    """Take over a started run whose last life is gone; False if another life has it."""
+    await Read()
+    standing = scope.history.get(slots.STARTED)
+    if standing is None or scope.history.finished is not None or scope.history.pruned:
+        return False
+    number = 1
+    while (record_ := scope.history.get(slots.claim(number))) is not None:
+        standing = record_
+        number += 1
+    if not await Gone(standing.epoch):
+        return False
+    draft = Draft(slot=slots.claim(number), kind=records.RUN, phase="claimed", body=NOTHING, decision=True)
+    return (await record(draft)).ours
+
+
+async def finish(scope: Scope, result: bytes) -> None:
+    """Record a run's end and its result; durable on return.
+
+    Raises:
+        Conflict: it was finished with another result.
+    """
+    standing = scope.history.finished
+    if standing is None:
+        scope.open_for("its end")
+        body = codec.body_of(codec.FinishedBody(result=msgspec.Raw(result)))
+        draft = Draft(slot=slots.FINISHED, kind=records.RUN, phase="finished", body=body)
+        standing = (await record(draft)).record
+    if bytes(scope.history.parse(standing, codec.FinishedBody).result) != result:
+        raise Conflict(f"run {scope.run!r} was finished with another result", at=standing.at)
+
+
+def result_of(history: History) -> bytes | None:
+    """Return a finished run's result as JSON, or None."""
+    found = history.finished
+    return None if found is None else bytes(history.parse(found, codec.FinishedBody).result)
+
+
+def keepers(history: History) -> tuple[list[Draft], list[str]]:
+    """Say what pruning keeps of a finished run (identities, fingerprints, outcomes, notes) and what it drops.
+
+    Raises:
+        UsageError: the run is not finished, or an effect of it is unresolved or uncertain.
+    """
+    if history.finished is None:
+        raise UsageError(f"run {history.run!r} is not finished; only finished runs are pruned")
+    kept: list[Draft] = []
+    for name in history.effect_names():
+        seen = look(history, name)
+        if seen.state not in states.FINAL or seen.state == states.UNCERTAIN:
+            raise UsageError(f"effect {name!r} of run {history.run!r} is {seen.state}; it is never pruned")
+        for attempt in seen.attempts:
+            if attempt.outcome is None or attempt.ending is None or attempt.intent.phase == "buried":
+                continue
+            body = codec.BuriedBody(
+                fingerprint=attempt.body.fingerprint,
+                keep_key=attempt.body.keep_key,
+                phase=attempt.outcome.phase,
+                at=attempt.outcome.at,
+                outcome=attempt.ending,
+            )
+            slot = slots.buried(name, attempt.number)
+            kept.append(Draft(slot=slot, kind=records.EFFECT, phase="buried", body=codec.body_of(body)))
+    dropped = [r.slot for r in history if r.kind != records.NOTE and r.phase not in ("tombstone", "buried", "finished")]
+    return kept, dropped

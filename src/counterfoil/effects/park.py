@@ -1,0 +1,97 @@
+"""Parks: a sleep, a wait for a delivery, and the delivery."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from counterfoil.effects.record import record
+from counterfoil.effects.scope import NOTHING, Scope
+from counterfoil.errors import DeliveryConflict
+from counterfoil.protocol import codec, records, slots
+from counterfoil.protocol.records import Draft
+from counterfoil.protocol.requests import Now, Pause, Read
+
+# Long timers are armed again, so that a suspended machine or a changed clock is noticed.
+ARM_S_MAX: Final = 60.0
+
+
+async def sleep(scope: Scope, name: str, seconds: float) -> None:
+    """Return when the deadline, recorded once, has passed; its passing is recorded too.
+
+    That it has passed is durable, so a clock that goes backwards later does not repeat the sleep.
+    """
+    if (woken := scope.history.get(slots.woken(name))) is not None:
+        scope.history.parse(woken, codec.EmptyBody)
+        return
+    if (armed := scope.history.get(slots.sleep(name))) is None:
+        scope.open_for(f"sleep {name!r}")
+        body = codec.ArmedBody(deadline=(await Now()).wall + seconds)
+        draft = Draft(slot=slots.sleep(name), kind=records.PARK, phase="armed", body=codec.body_of(body))
+        armed = (await record(draft)).record
+    deadline = scope.history.parse(armed, codec.ArmedBody).deadline
+    assert deadline is not None
+    start = now = await Now()
+    while now.wall < deadline and now.mono - start.mono < deadline - start.wall:
+        rest = min(deadline - now.wall, deadline - start.wall - (now.mono - start.mono))
+        await Pause(min(rest, ARM_S_MAX), changes=False)
+        now = await Now()
+    await record(Draft(slot=slots.woken(name), kind=records.PARK, phase="woken", body=NOTHING))
+
+
+async def wait_for(scope: Scope, event: str, event_id: str, *, timeout_s: float | None) -> bytes:
+    """Return the payload delivered under (event, id) as JSON.
+
+    Raises:
+        TimeoutError: nothing came in time; nothing was recorded.
+    """
+    start = await Now()
+    refreshed = False
+    while True:
+        if (found := scope.history.get(slots.event(event, event_id))) is not None:
+            return bytes(scope.history.parse(found, codec.DeliveredBody).payload)
+        if not refreshed:
+            refreshed = True
+            await Read()
+            continue
+        now = await Now()
+        rest = ARM_S_MAX if timeout_s is None else timeout_s - (now.mono - start.mono)
+        if rest <= 0:
+            raise TimeoutError(f"nothing was delivered for {event!r}, id {event_id!r}, in {timeout_s:g} s")
+        if timeout_s is None and scope.history.get(slots.wait(event, event_id)) is None:
+            scope.open_for(f"event {event!r}, id {event_id!r}")
+            body = codec.body_of(codec.ArmedBody())
+            await record(Draft(slot=slots.wait(event, event_id), kind=records.PARK, phase="armed", body=body))
+            await Read()
+            continue
+        await Pause(min(rest, ARM_S_MAX))
+        await Read()
+
+
+async def deliver(scope: Scope, event: str, event_id: str, payload: bytes, *, by: str | None) -> bool:
+    """Record a delivery once: True if this one was recorded, False if an equal one was there.
+
+    Raises:
+        DeliveryConflict: another payload came first.
+        UsageError: the run is finished and nothing was delivered under this id.
+    """
+    slot = slots.event(event, event_id)
+    await Read()
+    standing = scope.history.get(slot)
+    if standing is None:
+        scope.open_for(f"event {event!r}, id {event_id!r}")
+        body = codec.DeliveredBody(payload=msgspec.Raw(payload), by=by)
+        filled = await record(Draft(slot=slot, kind=records.EVENT, phase="delivered", body=codec.body_of(body)))
+        if filled.ours:
+            return True
+        standing = filled.record
+    first = scope.history.parse(standing, codec.DeliveredBody)
+    if bytes(first.payload) == payload:
+        return False
+    raise DeliveryConflict(
+        f"another payload was delivered first for {event!r}, id {event_id!r}"
+        f", by {first.by or 'an unnamed owner'}; ids are single-use",
+        by=first.by,
+        at=standing.at,
+    )

@@ -1,0 +1,108 @@
+"""What a flow knows when it starts: the run, and what this life remembers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from counterfoil.errors import RunPruned, UsageError
+from counterfoil.protocol import codec
+from counterfoil.protocol.history import History
+from counterfoil.protocol.keys import Fingerprints, effect_key
+from counterfoil.protocol.records import Draft, Entry
+from counterfoil.protocol.requests import Instant
+
+
+NOTHING = codec.body_of(codec.EmptyBody())
+
+
+@dataclass(slots=True)
+class Memory:
+    """What this life remembers of a run beyond its records; lost with the process, and never needed after it.
+
+    Attributes:
+        unsent: intents whose append gave no answer, by slot: `run` was not called for them.
+        held: facts that could not be recorded, by slot of the outcome: appended again before anything else.
+        over: when `run` of an attempt ended in this life, by slot of the intent.
+        verifiers: the `verify` of each effect that was called here, by name.
+    """
+
+    unsent: dict[str, Entry] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)
+    over: dict[str, Instant] = field(default_factory=dict)
+    verifiers: dict[str, Verifier] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """A `verify`, and how to decode a proof for it."""
+
+    check: Callable[..., Any]
+    decode: Callable[[bytes], Any]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A fact that waits for the ledger: the effect, its attempt, the draft, and the entry of a lost append."""
+
+    name: str
+    attempt: int
+    draft: Draft
+    entry: Entry | None
+    proof: Any
+
+
+@dataclass(slots=True)
+class Scope:
+    """One run as a flow sees it.
+
+    Attributes:
+        namespace: scope of run ids.
+        run: the run's id.
+        history: what has been read of it.
+        memory: what this life remembers of it.
+        fingerprints: the ledger's keys.
+        own_epochs: epochs of this life, the present one and retired ones.
+        owned: whether the ledger knows owners; without, an intent without an outcome is reconciled at once.
+        accepted_generation: a run begun before it may have lost its tail.
+    """
+
+    namespace: str
+    run: str
+    history: History
+    memory: Memory
+    fingerprints: Fingerprints
+    own_epochs: set[str]
+    owned: bool
+    accepted_generation: int = 0
+
+    def key(self, name: str, attempt: int, *, keep: bool = False) -> str:
+        """Derive the key of an attempt."""
+        return effect_key(self.namespace, self.run, name, 1 if keep else attempt)
+
+    def open_for(self, what: str) -> None:
+        """Check that the run takes new names.
+
+        Raises:
+            UsageError: it is finished.
+            RunPruned: only its tombstone is left.
+        """
+        if self.history.pruned:
+            raise RunPruned(f"run {self.run!r} was pruned; it has nothing under {what}")
+        if self.history.finished is not None:
+            raise UsageError(
+                f"run {self.run!r} is finished and has nothing under {what}; a finished run takes no new names",
+                code="run-finished",
+            )
+
+    def same_fingerprint(self, canonical: bytes | None, recorded: str | None) -> bool:
+        """Compare a call's request with the recorded one; True where either is missing."""
+        if canonical is None or recorded is None:
+            return True
+        return self.fingerprints.matches(canonical, recorded)
+
+    def fingerprint(self, canonical: bytes | None) -> str | None:
+        """Fingerprint a request for the record."""
+        return None if canonical is None else self.fingerprints.make(canonical)

@@ -1,0 +1,116 @@
+"""A step: a computation whose result is recorded after it; it may run again after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from counterfoil.effects.record import record
+from counterfoil.effects.scope import Scope
+from counterfoil.errors import NameConflict
+from counterfoil.protocol import codec, records, slots, states
+from counterfoil.protocol.records import Draft
+from counterfoil.protocol.requests import Call, Now, Pause, Raised, Returned
+
+
+@dataclass(slots=True)
+class StepCall:
+    """What a caller gave for a step.
+
+    Args:
+        name: the step's name.
+        body: computes the result.
+        inputs: canonical JSON of its inputs, or None.
+        retry: bounds for repeating a body that raised, or None.
+        encode: turns a result into canonical JSON.
+    """
+
+    name: str
+    body: Callable[..., Any]
+    inputs: bytes | None
+    retry: codec.RetryBody | None
+    encode: Callable[[Any], bytes]
+
+
+def recorded(scope: Scope, name: str, inputs: bytes | None) -> bytes | None:
+    """Return a step's recorded result as JSON, or None.
+
+    Raises:
+        NameConflict: it was recorded for other inputs.
+        LedgerCorrupt: its record cannot be decoded.
+    """
+    found = scope.history.get(slots.step(name))
+    if found is None:
+        return None
+    body = scope.history.parse(found, codec.StepBody)
+    if not scope.same_fingerprint(inputs, body.fingerprint):
+        raise NameConflict(
+            f"step {name!r} of run {scope.run!r} is recorded for other inputs",
+            hint="give different work a different name",
+        )
+    return bytes(body.result)
+
+
+async def step(scope: Scope, call: StepCall) -> bytes:
+    """Return the step's result as JSON; when it returns, the result is durable.
+
+    The body's exception propagates and records nothing, unless a retry policy allows another attempt.
+    """
+    while True:
+        found = recorded(scope, call.name, call.inputs)
+        if found is not None:
+            return found
+        scope.open_for(f"step {call.name!r}")
+        number = 1
+        state = states.ABSENT
+        while (failed := scope.history.get(slots.step_failed(call.name, number))) is not None:
+            state = states.STEP.next(state, "failed") or states.ABSENT
+            number += 1
+            await until(scope.history.parse(failed, codec.StepFailedBody).due)
+        reply = await Call(call.body)
+        if isinstance(reply, Returned):
+            body = codec.StepBody(
+                result=msgspec.Raw(call.encode(reply.value)), fingerprint=scope.fingerprint(call.inputs)
+            )
+            await record(Draft(slot=slots.step(call.name), kind=records.STEP, phase="result", body=codec.body_of(body)))
+            continue
+        assert isinstance(reply, Raised)
+        if not await _retry(scope, call, number, reply.error):
+            raise reply.error
+
+
+async def _retry(scope: Scope, call: StepCall, number: int, error: BaseException) -> bool:
+    if call.retry is None or not isinstance(error, Exception):
+        return False
+    now = (await Now()).wall
+    first = scope.history.get(slots.step_failed(call.name, 1))
+    due = next_due(call.retry, number, now, now if first is None else first.at)
+    body = codec.StepFailedBody(error=type(error).__name__, due=due)
+    await record(
+        Draft(slot=slots.step_failed(call.name, number), kind=records.STEP, phase="failed", body=codec.body_of(body))
+    )
+    return due is not None
+
+
+def next_due(retry: codec.RetryBody | None, number: int, now: float, began: float) -> float | None:
+    """Say when the attempt after attempt `number` is due, or None if the policy allows no other."""
+    if retry is None or number >= retry.attempts:
+        return None
+    # 2**number overflows a float near 1024; the cap has been reached long before.
+    due = now + min(retry.backoff_s * 2.0 ** min(number - 1, 60), retry.backoff_max_s)
+    if retry.within_s is not None and due > began + retry.within_s:
+        return None
+    return due
+
+
+async def until(due: float | None) -> None:
+    """Wait for a moment on the wall clock; a clock that goes backwards makes it no longer."""
+    start = await Now()
+    now = start
+    while due is not None and now.wall < due and now.mono - start.mono < due - start.wall:
+        await Pause(due - now.wall, changes=False)
+        now = await Now()
+

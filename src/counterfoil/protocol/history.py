@@ -1,0 +1,296 @@
+"""What one life has read of one run, and what it says about an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from counterfoil.errors import LedgerCorrupt, NotSerializable
+from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, Rejected, Uncertain, combine
+from counterfoil.protocol import codec, records, slots, states
+from counterfoil.protocol.records import Record, generation_of
+
+
+class History:
+    """The records of one run by slot, as far as this life has read them."""
+
+    def __init__(self, namespace: str, run: str) -> None:
+        self.namespace = namespace
+        self.run = run
+        self.position = 0
+        self.loaded = False
+        self._records: dict[str, Record] = {}
+        self._first: Record | None = None
+        self._decisions: list[Record] = []
+
+    def add(self, found: Iterable[Record]) -> None:
+        """Take in records, in order of position; known ones are ignored."""
+        for record in found:
+            if record.position > self.position:
+                self.position = record.position
+            if record.slot not in self._records:
+                self.take(record)
+
+    def take(self, record: Record) -> None:
+        """Take in one record that was learnt by appending; reading goes on from where it was."""
+        if record.slot in self._records:
+            return
+        self._records[record.slot] = record
+        if self._first is None or record.position < self._first.position:
+            self._first = record
+        if record.phase == "decision":
+            self._decisions.append(record)
+
+    def get(self, slot: str) -> Record | None:
+        """Return the record in a slot, or None."""
+        return self._records.get(slot)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(sorted(self._records.values(), key=lambda record: record.position))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def parse(self, record: Record, shape: type[codec.T]) -> codec.T:
+        """Decode a record of this run, or fail closed."""
+        return codec.parse(record, shape, namespace=self.namespace, run=self.run)
+
+    @property
+    def began_in(self) -> int | None:
+        """The ledger's generation in which the run began, None for a run without records."""
+        return None if self._first is None else generation_of(self._first.epoch)
+
+    @property
+    def pruned(self) -> bool:
+        """Whether only a tombstone is left."""
+        return slots.TOMBSTONE in self._records
+
+    @property
+    def decisions(self) -> list[Record]:
+        """The records of people's decisions."""
+        return self._decisions
+
+    @property
+    def finished(self) -> Record | None:
+        """The record of the run's end, or None."""
+        return self._records.get(slots.FINISHED)
+
+    def effect_names(self) -> list[str]:
+        """Names of all effects, in order of their first record."""
+        found: dict[str, None] = {}
+        for record in self:
+            if (parts := slots.effect_of(record.slot)) is not None:
+                found.setdefault(parts[0])
+        return list(found)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt of an effect as the records show it."""
+
+    number: int
+    intent: Record
+    body: codec.IntentBody
+    outcome: Record | None = None
+    ending: codec.OutcomeBody | None = None
+    released: Record | None = None
+
+    @property
+    def result(self) -> Outcome[msgspec.Raw] | None:
+        """The attempt's own outcome."""
+        if self.outcome is None or self.ending is None:
+            return None
+        return outcome_of(self.outcome.phase, self.ending)
+
+
+@dataclass(slots=True)
+class Effect:
+    """What the records of a run say about one effect.
+
+    Attributes:
+        state: one of `protocol.states`.
+        attempts: oldest first; empty while absent.
+        closed: evidence of acceptance that stands where the next intent would.
+        notes: late evidence and decisions, oldest first.
+        late: the late evidence among the notes, decoded.
+        decision: the first decision among the notes, decoded.
+        ending: body of `closed` where it is what ended the effect.
+    """
+
+    name: str
+    state: str = states.ABSENT
+    attempts: list[Attempt] = field(default_factory=list)
+    closed: Record | None = None
+    notes: list[Record] = field(default_factory=list)
+    late: list[tuple[Record, codec.LateBody]] = field(default_factory=list)
+    decision: tuple[Record, codec.DecisionBody] | None = None
+    ending: codec.OutcomeBody | None = None
+
+    @property
+    def last(self) -> Attempt | None:
+        """The latest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def first_fingerprint(self) -> str | None:
+        """The first recorded fingerprint of the request."""
+        return next((a.body.fingerprint for a in self.attempts if a.body.fingerprint), None)
+
+    @property
+    def version(self) -> int:
+        """Grows with every intent, outcome, late evidence and decision."""
+        return len(self.attempts) + sum(a.outcome is not None for a in self.attempts) + len(self.notes)
+
+    @property
+    def accepted_evidence(self) -> Record | None:
+        """A record which is evidence that some attempt was accepted."""
+        for attempt in self.attempts:
+            if attempt.outcome is not None and attempt.outcome.phase == states.ACCEPTED:
+                return attempt.outcome
+        if self.closed is not None:
+            return self.closed
+        return next((record for record, body in self.late if body.claims == "accepted" and not body.pending), None)
+
+    def outcome(self) -> Outcome[msgspec.Raw] | None:
+        """How all attempts ended together; None unless that is final."""
+        if self.state not in states.FINAL:
+            return None
+        results = [result for attempt in self.attempts if (result := attempt.result) is not None]
+        if self.ending is not None:
+            results.append(outcome_of(states.ACCEPTED, self.ending))
+        return combine(list(results))
+
+
+def look(history: History, name: str) -> Effect:
+    """Fold the records of one effect through the transition table.
+
+    Raises:
+        LedgerCorrupt: one of its records cannot be decoded, or must not be where it is.
+    """
+    effect = Effect(name)
+    number = 1
+    while (record := history.get(slots.buried(name, number)) or history.get(slots.intent(name, number))) is not None:
+        if not _add_attempt(history, effect, number, record):
+            break
+        number += 1
+    count = 1
+    while (record := history.get(slots.note(name, count))) is not None:
+        _add_note(history, effect, record)
+        count += 1
+    return effect
+
+
+def _add_attempt(history: History, effect: Effect, number: int, record: Record) -> bool:
+    if record.phase == "closed":
+        effect.closed = record
+        body = history.parse(record, codec.OutcomeBody)
+        if effect.state not in states.FINAL:
+            _advance(effect, record, "closed")
+            effect.ending = body
+        return False
+    if record.phase == "buried":
+        buried = history.parse(record, codec.BuriedBody)
+        intent = codec.IntentBody(fingerprint=buried.fingerprint, keep_key=buried.keep_key)
+        ending = msgspec.structs.replace(record, phase=buried.phase, at=buried.at)
+        attempt = Attempt(number, record, intent, ending, buried.outcome)
+        _advance(effect, record, "intent")
+        effect.attempts.append(attempt)
+        _advance(effect, record, _event(buried.phase, buried.outcome))
+        return True
+    attempt = Attempt(number, record, history.parse(record, codec.IntentBody))
+    _advance(effect, record, record.phase)
+    effect.attempts.append(attempt)
+    if (released := history.get(slots.released(effect.name, number))) is not None:
+        history.parse(released, codec.ReleasedBody)
+        attempt.released = released
+        _advance(effect, released, released.phase)
+    if (outcome := history.get(slots.outcome(effect.name, number))) is not None:
+        attempt.outcome = outcome
+        attempt.ending = history.parse(outcome, codec.OutcomeBody)
+        _advance(effect, outcome, _event(outcome.phase, attempt.ending))
+    return True
+
+
+def _event(phase: str, ending: codec.OutcomeBody) -> str:
+    return phase if ending.due is None else f"{phase}-due"
+
+
+def _advance(effect: Effect, record: Record, event: str) -> None:
+    state = states.EFFECT.next(effect.state, event)
+    if record.kind != records.EFFECT or state is None:
+        raise LedgerCorrupt(
+            f"the record in slot {record.slot!r} must not be there: {event!r} while {effect.state}",
+            hint="run `counterfoil verify`; nothing was called for this name",
+        )
+    effect.state = state
+
+
+def _add_note(history: History, effect: Effect, record: Record) -> None:
+    effect.notes.append(record)
+    if record.phase == "decision":
+        body = history.parse(record, codec.DecisionBody)
+        effect.decision = effect.decision or (record, body)
+    else:
+        effect.late.append((record, history.parse(record, codec.LateBody)))
+
+
+def outcome_of(phase: str, body: codec.OutcomeBody) -> Outcome[msgspec.Raw]:
+    """Build an outcome from its record; the proof stays encoded."""
+    evidence = None if body.evidence is None else evidence_of(body.evidence)
+    if phase == states.ACCEPTED:
+        plain = evidence or Evidence("acknowledged", phase="acknowledged")
+        return Accepted(body.proof, body.via, plain)  # type: ignore[arg-type]
+    assert evidence is not None
+    if phase == states.REJECTED:
+        return Rejected(evidence)
+    if phase == states.FAILED:
+        return Failed(evidence, retryable=body.retryable)
+    return Uncertain(evidence)
+
+
+def evidence_of(body: codec.EvidenceBody) -> Evidence:
+    """Build evidence from its record."""
+    return Evidence(**{name: getattr(body, name) for name in body.__struct_fields__})
+
+
+def evidence_body(evidence: Evidence) -> codec.EvidenceBody:
+    """Turn evidence into what is recorded; details that are no JSON are replaced by their type's name."""
+    details: dict[str, Any] | None = evidence.details
+    try:
+        codec.encode(details, what="evidence.details")
+    except NotSerializable:
+        details = {"unrecordable": type(details).__name__}
+    return codec.EvidenceBody(
+        kind=evidence.kind,
+        phase=evidence.phase,
+        bytes_offered=evidence.bytes_offered,
+        status=evidence.status,
+        contract=evidence.contract,
+        promises=tuple(evidence.promises),
+        details=details,
+    )
+
+
+def decision_of(record: Record, body: codec.DecisionBody) -> Decision:
+    """Build a decision from its record."""
+    return Decision(
+        happened=body.happened,
+        proof=codec.decode(bytes(body.proof)),
+        reason=body.reason,
+        by=body.by,
+        at=record.at,
+        seen_version=body.seen_version,
+        new_name=body.new_name,
+    )
+
+
+def link_of(history: History, name: str) -> Effect | None:
+    """Return the uncertain effect whose decision names `name` as its retry, or None."""
+    for record in history.decisions:
+        parts = slots.effect_of(record.slot)
+        if parts is not None and history.parse(record, codec.DecisionBody).new_name == name:
+            return look(history, parts[0])
+    return None

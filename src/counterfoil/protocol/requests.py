@@ -1,0 +1,128 @@
+"""What a flow may ask its driver for. A flow awaits these and other flows, and does no I/O itself.
+
+Every `await` of a request is a crash point: the driver may close the flow there instead of answering, and
+the records that are already in the ledger must be enough to go on in another life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from counterfoil.protocol.records import Draft, Entry, Record
+
+T = TypeVar("T")
+
+
+class Request(Generic[T]):
+    """Awaiting a request hands it to the driver; the value of the await is the driver's answer."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Request[T], T, T]:
+        return (yield self)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Answer to `Append`: the record in the slot, whether it is ours, and whether it took settling to know."""
+
+    record: Record
+    ours: bool
+    settled: bool = False
+
+
+@dataclass(slots=True)
+class Append(Request[Filled]):
+    """Fill a slot of the run, durably. `settle` is the entry of an earlier append whose end is unknown.
+
+    Thrown in instead of an answer: the errors of `ports.ledger`; `CommitUnknown` has the entry as `entry`.
+    """
+
+    draft: Draft
+    settle: Entry | None = None
+
+
+@dataclass(slots=True)
+class Read(Request[None]):
+    """Bring what this life has read of the run up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A handler returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A handler raised; an exception is no evidence unless it is `Rejected` or `Failed`."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Overran:
+    """A handler did not end before its deadline and was told to stop."""
+
+
+Reply = Returned | Raised | Overran
+
+
+@dataclass(slots=True)
+class Call(Request["Reply"]):
+    """Call a handler of the user.
+
+    Args:
+        handler: the callable.
+        key: the effect key for its context, "" for a step.
+        attempt: the attempt for its context.
+        timeout_s: seconds until it is abandoned; None: it runs to its end, whatever becomes of the caller.
+        proof: the proof to check, as the first argument, where the handler is a `verify`; a tuple of one.
+    """
+
+    handler: Callable[..., Any]
+    key: str = ""
+    attempt: int = 1
+    timeout_s: float | None = None
+    proof: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A moment: `wall` in seconds since 1970, `mono` on this life's monotonic clock."""
+
+    wall: float
+    mono: float
+
+
+@dataclass(slots=True)
+class Now(Request[Instant]):
+    """Ask for the time."""
+
+
+@dataclass(slots=True)
+class Pause(Request[None]):
+    """Wait until `seconds` have passed, or, with `changes`, until the run may have new records.
+
+    It may end early; whoever pauses looks again. A flow that pauses `idle` owes nothing to anybody: with no
+    caller left it may be closed here.
+    """
+
+    seconds: float
+    changes: bool = True
+    idle: bool = True
+
+
+@dataclass(slots=True)
+class Gone(Request[bool]):
+    """Ask whether the life with this epoch is proved to be over (it is retired then)."""
+
+    epoch: str
+
+
+@dataclass(slots=True)
+class Live(Request[bool]):
+    """Ask whether our own life may still decide."""

@@ -1,0 +1,1 @@
+"""Recipients: adapters to the systems in which effects happen."""

@@ -1,0 +1,198 @@
+"""A recipient written as functions: how to perform an effect, and how to ask about it, said once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from counterfoil.errors import UsageError
+from counterfoil.protocol import keys
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_CONTEXT_NAMES = ("ctx", "context")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for an operation whatever its arguments are; see `Recipient.operation`."""
+
+    recipient: str
+    operation: str
+    _: KW_ONLY
+    visibility_s: float = 0.0
+    retryable: bool = False
+    keep_key: bool = False
+    proof_type: Any = None
+
+
+class Recipient:
+    """Another system, by name.
+
+    Args:
+        name: what people call it; it is part of each request's fingerprint.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = keys.name(name, "the recipient's name")
+        self.operations: dict[str, OperationFunction[..., Any]] = {}
+
+    def __repr__(self) -> str:
+        return f"Recipient({self.name!r})"
+
+    @overload
+    def operation(self, function: Callable[P, Awaitable[T]], /) -> OperationFunction[P, T]: ...
+    @overload
+    def operation(self, function: Callable[P, T], /) -> OperationFunction[P, T]: ...
+    @overload
+    def operation(
+        self,
+        *,
+        visibility: float = 0.0,
+        retryable: bool = False,
+        keep_key: bool = False,
+        reconcile: Any = None,
+        proof_type: Any = None,
+    ) -> Callable[[Callable[..., Any]], OperationFunction[..., Any]]: ...
+
+    def operation(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        visibility: float = 0.0,
+        retryable: bool = False,
+        keep_key: bool = False,
+        reconcile: Any = None,
+        proof_type: Any = None,
+    ) -> Any:
+        """Make an operation of a function; use it as a decorator, with or without arguments.
+
+        The function performs the effect and returns what the recipient named it. Its first parameter gets the
+        context if it is called `ctx` or `context`; the others are the request, and must be JSON values.
+
+        Args:
+            function: performs the effect, blocking or asynchronous.
+            visibility: seconds that the recipient may take to show an effect.
+            retryable: a `Failed` attempt may be followed by another, where the call gives a retry policy.
+            keep_key: all attempts share one key.
+            reconcile: `UNASKABLE` for a recipient that cannot be asked; else decorate a look-up with
+                `@operation.reconcile`.
+            proof_type: the type that proofs are decoded into.
+        """
+
+        def decorate(performed: Callable[..., Any]) -> OperationFunction[..., Any]:
+            name = performed.__name__
+            if name in self.operations:
+                raise UsageError(f"recipient {self.name!r} has an operation {name!r} already")
+            settings = Settings(
+                self.name,
+                name,
+                visibility_s=keys.seconds(visibility, "visibility"),
+                retryable=retryable,
+                keep_key=keep_key,
+                proof_type=proof_type,
+            )
+            made: OperationFunction[..., Any] = OperationFunction(performed, settings, reconcile)
+            self.operations[name] = made
+            return made
+
+        return decorate if function is None else decorate(function)
+
+
+class OperationFunction(Generic[P, T]):
+    """An operation without arguments yet; calling it binds them and performs nothing."""
+
+    def __init__(self, function: Callable[..., Any], settings: Settings, look_up: Any) -> None:
+        self.function = function
+        self.settings = settings
+        self.look_up: Any = look_up
+        self.check: Callable[..., Any] | None = None
+        self.__doc__ = function.__doc__
+        self.__name__ = settings.operation
+
+    def __call__(self, *args: Any, **kwargs: Any) -> BoundOperation[T]:
+        """Bind the request's arguments.
+
+        Raises:
+            UsageError: they do not fit the function's signature.
+        """
+        signature = inspect.signature(self.function)
+        if takes_context(self.function):
+            rest = list(signature.parameters.values())[1:]
+            signature = signature.replace(parameters=rest)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise UsageError(f"operation {self.__name__!r}: {error}") from None
+        bound.apply_defaults()
+        return BoundOperation(self, bound.args, bound.kwargs, dict(bound.arguments))
+
+    def reconcile(self, function: Function) -> Function:
+        """Say how to ask the recipient; a decorator for a function with the same parameters.
+
+        It returns what the recipient named the effect, or None where it finds nothing.
+        """
+        self.look_up = function
+        return function
+
+    def verify(self, function: Function) -> Function:
+        """Say how to check a proof; a decorator for a function that takes the proof (and the context)."""
+        self.check = function
+        return function
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOperation(Generic[T]):
+    """One effect to be: an operation with its arguments."""
+
+    operation: OperationFunction[..., T]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    arguments: dict[str, Any]
+
+    @property
+    def settings(self) -> Settings:
+        """What holds for the operation whatever its arguments are."""
+        return self.operation.settings
+
+    @property
+    def request(self) -> Any:
+        """The request as a JSON value, for its fingerprint."""
+        settings = self.settings
+        return {"recipient": settings.recipient, "operation": settings.operation, "arguments": self.arguments}
+
+    @property
+    def verify(self) -> Callable[..., Any] | None:
+        """Checks a proof, or None."""
+        return self.operation.check
+
+    def run(self, context: Any) -> Any:
+        """Perform it; gives an awaitable where the function is asynchronous."""
+        return self._call(self.operation.function, context)
+
+    @property
+    def reconcile(self) -> Any:
+        """Asks the recipient: a callable that takes the context, or `UNASKABLE`; None if nobody said."""
+        look_up = self.operation.look_up
+        if look_up is None or not callable(look_up):
+            return look_up
+
+        def ask(context: Any) -> Any:
+            return self._call(look_up, context)
+
+        return ask
+
+    def _call(self, function: Callable[..., Any], context: Any) -> Any:
+        if takes_context(function):
+            return function(context, *self.args, **self.kwargs)
+        return function(*self.args, **self.kwargs)
+
+
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Whether a function's first parameter is for the context."""
+    return next(iter(inspect.signature(function).parameters), None) in _CONTEXT_NAMES

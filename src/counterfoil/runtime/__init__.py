@@ -1,0 +1,1 @@
+"""The drivers: they answer what flows ask for, one blocking, one asyncio."""

@@ -1,0 +1,165 @@
+"""What callers give, checked before anything is recorded, and made into what flows take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from counterfoil.effects.decide import Verdict
+from counterfoil.effects.effect import EffectCall, Unaskable
+from counterfoil.effects.scope import Verifier
+from counterfoil.effects.step import StepCall
+from counterfoil.errors import UsageError
+from counterfoil.ports.recipient import Operation
+from counterfoil.protocol import codec, keys
+from counterfoil.runtime.coding import PROOF, RESULT, Coder, canonical, coder
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A retry policy: explicit, and bounded in attempts and time.
+
+    Args:
+        attempts: attempts in all, 1 or more.
+        within_s: no attempt is due later than this many seconds after the first began; None: no such bound.
+        backoff_s: seconds before the second attempt; doubled before each further one.
+        backoff_max_s: the longest wait between two attempts.
+    """
+
+    attempts: int
+    _: KW_ONLY
+    within_s: float | None = None
+    backoff_s: float = 0.0
+    backoff_max_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or not 1 <= self.attempts <= 1000:
+            raise UsageError(f"attempts must be an int from 1 to 1000, not {self.attempts!r}")
+        if self.within_s is not None:
+            keys.seconds(self.within_s, "within_s", positive=True)
+        keys.seconds(self.backoff_s, "backoff_s")
+        keys.seconds(self.backoff_max_s, "backoff_max_s")
+
+
+def _retry(policy: Any) -> codec.RetryBody | None:
+    if policy is None:
+        return None
+    if not isinstance(policy, Retry):
+        raise UsageError(f"retry takes a Retry, not {type(policy).__name__}")
+    return codec.RetryBody(
+        attempts=policy.attempts,
+        within_s=policy.within_s,
+        backoff_s=policy.backoff_s,
+        backoff_max_s=policy.backoff_max_s,
+    )
+
+
+def step_call(name: str, body: Any, *, inputs: Any, retry: Any, result_type: Any) -> tuple[StepCall, Coder]:
+    """Check a step's arguments."""
+    keys.name(name)
+    if not callable(body):
+        raise UsageError(f"a step's body is a callable, not {type(body).__name__}")
+    coded = coder(result_type, RESULT)
+    call = StepCall(
+        name=name, body=body, inputs=canonical(inputs, "inputs"), retry=_retry(retry), encode=coded.encode
+    )
+    return call, coded
+
+
+def effect_call(
+    name: str,
+    operation: Operation[Any] | None,
+    *,
+    run: Callable[..., Any] | None,
+    reconcile: Any,
+    request: Any,
+    wait: float,
+    reconcile_timeout: float,
+    visibility: float,
+    verify: Callable[..., Any] | None,
+    retry: Any,
+    proof_type: Any,
+) -> tuple[EffectCall, Coder]:
+    """Check an effect's arguments, whichever way they are given."""
+    keys.name(name)
+    retryable = keep_key = False
+    recipient = None
+    if operation is not None:
+        if run is not None or reconcile is not None or request is not None:
+            raise UsageError("give an effect either an operation, or run and reconcile")
+        settings = _settings(operation)
+        run, reconcile, request = operation.run, operation.reconcile, operation.request
+        visibility = max(keys.seconds(visibility, "visibility"), settings.visibility_s)
+        verify = verify or operation.verify
+        proof_type = proof_type if proof_type is not None else settings.proof_type
+        retryable, keep_key, recipient = settings.retryable, settings.keep_key, settings.recipient
+    if not callable(run):
+        raise UsageError(f"effect {name!r} needs an operation, or run= and reconcile=")
+    if not callable(reconcile) and not isinstance(reconcile, Unaskable):
+        raise UsageError(
+            f"effect {name!r} needs reconcile=, which asks the recipient what became of it",
+            hint="say reconcile=UNASKABLE for a recipient that cannot be asked",
+        )
+    if verify is not None and not callable(verify):
+        raise UsageError(f"verify takes a callable, not {type(verify).__name__}")
+    coded = coder(proof_type, PROOF)
+    timeout_s = keys.seconds(reconcile_timeout, "reconcile_timeout", positive=True)
+    call = EffectCall(
+        name=name,
+        run=run,
+        reconcile=reconcile,
+        request=canonical(request, "request"),
+        wait_s=keys.seconds(wait, "wait"),
+        reconcile_timeout_s=timeout_s,
+        visibility_s=keys.seconds(visibility, "visibility"),
+        verifier=None if verify is None else Verifier(verify, coded.decode, timeout_s),
+        retry=_retry(retry),
+        retryable=retryable,
+        keep_key=keep_key,
+        encode=coded.encode,
+        recipient=recipient,
+    )
+    return call, coded
+
+
+def _settings(operation: Any) -> Any:
+    settings = getattr(operation, "settings", None)
+    if settings is None or not hasattr(operation, "request"):
+        hint = "call it with its arguments: send(to=…)" if callable(operation) else ""
+        raise UsageError(f"an effect takes an operation with its arguments, not {type(operation).__name__}", hint=hint)
+    return settings
+
+
+def verdict(
+    *, happened: Any, did_not_happen: bool, reason: str, by: str, expect_version: int, new_name: str | None
+) -> Verdict:
+    """Check a decision's arguments."""
+    if (happened is None) is not bool(did_not_happen):
+        raise UsageError("say either happened=<what the recipient named it>, or did_not_happen=True")
+    for value, what in ((reason, "reason"), (by, "by")):
+        if not isinstance(value, str) or not value.strip():
+            raise UsageError(f"a decision needs `{what}`")
+    if isinstance(expect_version, bool) or not isinstance(expect_version, int):
+        raise UsageError("expect_version is the version that effects() showed, an int")
+    return Verdict(
+        happened=not did_not_happen,
+        proof=b"null" if did_not_happen else codec.encode(happened, what="the proof"),
+        reason=reason,
+        by=by,
+        expect_version=expect_version,
+        new_name=None if new_name is None else keys.name(new_name, "new_name"),
+    )
+
+
+def timeout(seconds: float | None) -> float | None:
+    """Check a timeout in seconds, None for none."""
+    return None if seconds is None else keys.seconds(seconds, "timeout")
+
+
+def body_name(body: Callable[..., Any]) -> str:
+    """Name a durable body: `module:qualname`."""
+    module, qualname = getattr(body, "__module__", None), getattr(body, "__qualname__", None)
+    if not module or not qualname:
+        raise UsageError("a body is a function with a module and a name", hint="it is found by them after a restart")
+    return f"{module}:{qualname}"

@@ -1,0 +1,332 @@
+"""The blocking driver: it runs a flow in the caller's thread and answers its requests there."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any, Final
+
+from counterfoil import threads
+from counterfoil.effects.scope import Scope
+from counterfoil.errors import CounterfoilError, EffectUnresolved, NameConflict
+from counterfoil.ports.ledger import Owners
+from counterfoil.protocol.requests import (
+    Append,
+    Call,
+    Filled,
+    Gone,
+    Instant,
+    Live,
+    Now,
+    Overran,
+    Pause,
+    Raised,
+    Read,
+    Reply,
+    Request,
+    Returned,
+)
+from counterfoil.runtime.handlers import Context, arguments, enter, inside
+from counterfoil.runtime.observe import Watch
+from counterfoil.runtime.session import Session
+
+POLL_FIRST_S: Final = 0.01
+POLL_LAST_S: Final = 0.25
+VIRTUAL_S: Final = 0.005
+NESTED_WAIT_S: Final = 30.0
+
+Flow = Coroutine[Request[Any], Any, Any]
+
+
+class Flight:
+    """A flow under way for one name, and who waits for it."""
+
+    __slots__ = ("done", "error", "fingerprint", "run", "value", "waiters")
+
+    def __init__(self, run: str, fingerprint: Any) -> None:
+        self.run = run
+        self.fingerprint = fingerprint
+        self.waiters = 0
+        self.done = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+
+class BlockingDriver:
+    """Runs flows for one session.
+
+    Args:
+        session: the life that they belong to.
+        watch: sees every request, or None.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.watch: Watch | None = None
+        self._flights: dict[tuple[str, str, str], Flight] = {}
+        # Guards the flights; its waiters are callers that share one, and flows that pause for changes.
+        self._changed = threading.Condition()
+        self._pausing = 0
+        self._serve: dict[type[Request[Any]], Callable[[Scope, Any, list[str]], Any]] = {
+            Append: self._append,
+            Read: self._read,
+            Call: self._call,
+            Now: self._now,
+            Pause: self._pause,
+            Gone: self._gone,
+            Live: self._live,
+        }
+
+    # --- one flow for one name
+
+    def shared(
+        self,
+        scope: Scope,
+        kind: str,
+        name: str,
+        flow: Callable[[], Flow],
+        *,
+        request: Any = None,
+        wait_s: float | None = None,
+    ) -> Any:
+        """Run a flow, or share the one that is under way for this name.
+
+        Args:
+            scope: the run.
+            kind: `step`, `effect`, `park` …: equal names of different kinds do not meet.
+            name: the name.
+            flow: makes the flow.
+            request: canonical request, compared with that of the one under way.
+            wait_s: how long to wait for somebody else's flow; None: as long as it takes.
+        """
+        chain = enter(id(self), scope.run, kind, name)
+        key = (scope.run, kind, name)
+        with self._changed:
+            flight = self._flights.get(key)
+            if flight is None:
+                flight = self._flights[key] = Flight(scope.run, request)
+                mine = True
+            else:
+                mine = False
+        if not mine:
+            if wait_s is None and len(chain) > 1:
+                wait_s = NESTED_WAIT_S
+            return self._join(flight, name, request, wait_s)
+        token = inside.set(chain)
+        try:
+            flight.value = self.run(scope, flow())
+        except BaseException as error:
+            flight.error = error
+            raise
+        finally:
+            inside.reset(token)
+            with self._changed:
+                del self._flights[key]
+                flight.done = True
+                if flight.waiters:
+                    self._changed.notify_all()
+        return flight.value
+
+    def _join(self, flight: Flight, name: str, request: Any, wait_s: float | None) -> Any:
+        if request is not None and flight.fingerprint is not None and request != flight.fingerprint:
+            raise conflict(name)
+        with self._changed:
+            flight.waiters += 1
+            ended = self._changed.wait_for(lambda: flight.done, wait_s)
+            flight.waiters -= 1
+        if not ended:
+            raise EffectUnresolved(
+                f"{name!r} is unresolved: another call in this process is still performing it",
+                reason="in-flight",
+                name=name,
+                effect_ran="unknown",
+            )
+        if flight.error is not None:
+            raise again(flight.error)
+        return flight.value
+
+    def drain(self, run: str | None, timeout_s: float) -> bool:
+        """Wait until no flow of a run (of any run: None) is under way; False if that took too long."""
+
+        def idle() -> bool:
+            return not any(run is None or flight.run == run for flight in self._flights.values())
+
+        with self._changed:
+            if idle():
+                return True
+            waiting = [f for f in self._flights.values() if run is None or f.run == run]
+            for flight in waiting:
+                flight.waiters += 1
+            return self._changed.wait_for(idle, timeout_s)
+
+    # --- one flow
+
+    def run(self, scope: Scope, flow: Flow) -> Any:
+        """Run a flow to its end in this thread."""
+        epoch: list[str] = []
+        answer: Any = None
+        error: BaseException | None = None
+        watch = self.watch
+        while True:
+            try:
+                request = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as done:
+                return done.value
+            answer, error = None, None
+            if watch is not None:
+                self._watched(watch, "before", scope, request, flow)
+            try:
+                answer = self._serve[type(request)](scope, request, epoch)
+            except BaseException as raised:  # noqa: BLE001 - the flow decides what becomes of it
+                error = raised
+            if watch is not None:
+                self._watched(watch, "after", scope, request, flow)
+
+    @staticmethod
+    def _watched(watch: Watch, moment: Any, scope: Scope, request: Request[Any], flow: Flow) -> None:
+        try:
+            watch(moment, scope.run, request)
+        except BaseException:
+            flow.close()
+            raise
+
+    def _append(self, scope: Scope, request: Append, epoch: list[str]) -> Filled:
+        session = self.session
+        entry = request.settle
+        if entry is None:
+            # A flow stays with one epoch: what it decided under a retired one it must not go on with.
+            if not epoch:
+                epoch.append(session.epoch())
+            entry = session.entry(scope, request.draft, epoch[0])
+        try:
+            record = session.ledger.append(entry, settle=request.settle is not None)
+        except BaseException as error:
+            session.refused(error, entry)
+            raise
+        if self._pausing:
+            with self._changed:
+                self._changed.notify_all()
+        return session.filled(scope, entry, record)
+
+    def _read(self, scope: Scope, _request: Read, _epoch: list[str]) -> None:
+        history = scope.history
+        history.add(self.session.ledger.read(scope.namespace, scope.run, history.position))
+        history.loaded = True
+
+    def load(self, scope: Scope) -> None:
+        """Read a run for the first time."""
+        if not scope.history.loaded:
+            self.refresh(scope)
+
+    def refresh(self, scope: Scope) -> None:
+        """Bring what is known of a run up to date."""
+        self._read(scope, Read(), [])
+
+    def _now(self, _scope: Scope, _request: Now, _epoch: list[str]) -> Instant:
+        clock = self.session.clock
+        return Instant(clock.time(), clock.monotonic())
+
+    def _gone(self, _scope: Scope, request: Gone, _epoch: list[str]) -> bool:
+        ledger = self.session.ledger
+        return ledger.gone(request.epoch) if isinstance(ledger, Owners) else True
+
+    def _live(self, _scope: Scope, _request: Live, epoch: list[str]) -> bool:
+        ledger = self.session.ledger
+        mine = epoch[0] if epoch else self.session.epoch()
+        return ledger.live(mine) if isinstance(ledger, Owners) else True
+
+    def _pause(self, scope: Scope, request: Pause, _epoch: list[str]) -> None:
+        clock, notifier = self.session.clock, self.session.notifier
+        end = clock.monotonic() + request.seconds
+        slice_s = POLL_FIRST_S
+        seen = notifier.changes(-1)[1] if notifier is not None and request.changes else 0
+        position = scope.history.position
+        while (rest := end - clock.monotonic()) > 0:
+            if self.session.virtual:
+                rest = min(rest, VIRTUAL_S)
+            if not request.changes:
+                time.sleep(min(rest, POLL_LAST_S * 4))
+                continue
+            with self._changed:
+                self._pausing += 1
+                self._changed.wait(min(rest, slice_s))
+                self._pausing -= 1
+            slice_s = min(slice_s * 1.5, POLL_LAST_S)
+            if notifier is None:
+                return
+            changed, seen = notifier.changes(seen)
+            if (scope.namespace, scope.run) in changed or scope.history.position != position:
+                return
+
+    # --- handlers
+
+    def _call(self, _scope: Scope, request: Call, _epoch: list[str]) -> Reply:
+        deadline = None if request.timeout_s is None else time.monotonic() + request.timeout_s
+        context = Context(request.key, request.attempt, deadline)
+        call = _Handler(self.session, request, context)
+        if request.timeout_s is None:
+            return call.reply()
+        return call.reply_within(request.timeout_s)
+
+
+class _Handler:
+    """One call of one handler."""
+
+    def __init__(self, session: Session, request: Call, context: Context) -> None:
+        self._session = session
+        self._request = request
+        self._context = context
+        self._ended = threading.Event()
+        self._reply: Reply | None = None
+
+    def reply(self) -> Reply:
+        """Call it in this thread."""
+        request = self._request
+        self._session.retain()
+        try:
+            handler = request.handler
+            value = handler(*arguments(handler, request.proof, self._context))
+            if inspect.isawaitable(value):
+                value = threads.run_coroutine(_awaited(value))
+            return Returned(value)
+        except BaseException as error:  # noqa: BLE001 - it is the flow's to judge
+            return Raised(error)
+        finally:
+            self._session.release()
+
+    def reply_within(self, timeout_s: float) -> Reply:
+        """Call it in a daemon thread and abandon it when it is overdue."""
+        context = copy_context()
+
+        def work() -> None:
+            self._reply = context.run(self.reply)
+            self._ended.set()
+
+        threads.submit(work)
+        try:
+            self._ended.wait(timeout_s)
+        finally:
+            if not self._ended.is_set():
+                self._context.cancel()
+        return self._reply or Overran()
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def conflict(name: str) -> CounterfoilError:
+    """Make the error for a name that is in use for another request."""
+    return NameConflict(
+        f"{name!r} is being performed for another request; this one was not sent",
+        hint="give a different effect a different name",
+    )
+
+
+def again(error: BaseException) -> BaseException:
+    """Give another caller the same error, as an instance of its own where that can be."""
+    return error.again() if isinstance(error, CounterfoilError) else error
+

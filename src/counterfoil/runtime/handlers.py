@@ -1,0 +1,90 @@
+"""Handlers of the user: what they are called with, and which calls are inside which."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import FunctionType
+from typing import Any, Final
+
+from counterfoil.errors import UsageError
+
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+# The calls that the present code runs inside of: (session, run, kind, name) each.
+inside: ContextVar[tuple[tuple[int, str, str, str], ...]] = ContextVar("counterfoil_inside", default=())
+
+
+class Context:
+    """What a handler is told.
+
+    Attributes:
+        key: the effect's identity, the same in every process: ASCII, at most 64 characters; "" in a step.
+        attempt: counts from 1.
+        deadline: when a look-up is abandoned, on `time.monotonic()`; None for `run`, which is never cut.
+    """
+
+    __slots__ = ("_cancelled", "attempt", "deadline", "key")
+
+    def __init__(self, key: str, attempt: int, deadline: float | None) -> None:
+        self.key = key
+        self.attempt = attempt
+        self.deadline = deadline
+        self._cancelled = threading.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler was told to stop: nobody waits for what it brings any more."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Tell the handler to stop."""
+        self._cancelled.set()
+
+    def __repr__(self) -> str:
+        return f"Context(key={self.key!r}, attempt={self.attempt}, cancelled={self.cancelled})"
+
+
+def required(handler: Callable[..., Any]) -> int:
+    """Count a handler's required positional parameters; 0 for callables without a signature."""
+    if type(handler) is FunctionType and not handler.__dict__:
+        # The common case, without `inspect`: a plain function that nothing wraps.
+        return handler.__code__.co_argcount - len(handler.__defaults__ or ())
+    return _count(handler)
+
+
+def _count(handler: Callable[..., Any]) -> int:
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    return sum(p.kind in _POSITIONAL and p.default is inspect.Parameter.empty for p in parameters)
+
+
+def arguments(handler: Callable[..., Any], given: tuple[Any, ...], context: Context) -> tuple[Any, ...]:
+    """Say what to call a handler with: what is given, and the context if it requires one more parameter."""
+    return (*given, context) if required(handler) > len(given) else given
+
+
+def is_async(handler: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+
+
+def enter(session: int, run: str, kind: str, name: str) -> tuple[tuple[int, str, str, str], ...]:
+    """Return the chain of calls with one more, refusing a call from inside itself (rule E22).
+
+    Raises:
+        UsageError: the present code runs inside a call for the same name.
+    """
+    chain = inside.get()
+    call = (session, run, kind, name)
+    if call in chain:
+        raise UsageError(
+            f"{kind} {name!r} of run {run!r} is called from inside itself; it would wait for itself for ever",
+            code="inside-itself",
+            hint="give the inner call a name of its own",
+        )
+    return (*chain, call)

@@ -1,0 +1,318 @@
+"""What both drivers share: one ledger, one life in it, and what that life remembers of its runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from counterfoil.effects.scope import Memory, Scope
+from counterfoil.errors import CommitUnknown, ForkedLedger, LedgerReadOnly, OwnerRetired, UsageError
+from counterfoil.ledgers.urls import parse
+from counterfoil.outcomes import Outcome
+from counterfoil.ports.clock import Clock
+from counterfoil.ports.ledger import Closing, Ledger, Notifier, Owners, Restorable
+from counterfoil.protocol import codec, keys, records, slots
+from counterfoil.protocol.history import History
+from counterfoil.protocol.keys import Fingerprints
+from counterfoil.protocol.records import Draft, Entry, Record, checksum
+from counterfoil.protocol.requests import Append, Filled
+
+_forks = itertools.count()
+_process = next(_forks)
+
+
+def _after_fork() -> None:
+    global _process  # noqa: PLW0603 - sessions of the parent must not work in the child
+    _process = next(_forks)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class RunState:
+    """What this life has of one run, shared by all its handles.
+
+    Attributes:
+        known: final outcomes as they were read, by effect: the recorded fingerprint, and the outcome.
+    """
+
+    __slots__ = ("__weakref__", "history", "known", "memory")
+
+    def __init__(self, namespace: str, run: str) -> None:
+        self.history = History(namespace, run)
+        self.memory = Memory()
+        self.known: dict[str, tuple[str | None, Outcome[msgspec.Raw]]] = {}
+
+
+class CallableClock:
+    """A clock made of a function that returns seconds since 1970."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.time = now
+        self._last = now()
+        self._grown = 0.0
+
+    def monotonic(self) -> float:
+        """Return the sum of all forward movements of the function."""
+        now = self.time()
+        self._grown += max(0.0, now - self._last)
+        self._last = now
+        return self._grown
+
+
+class Session:
+    """One runtime's life against a ledger."""
+
+    def __init__(self, target: str | Ledger, *, namespace: str | None, owner: str | None, clock: Any) -> None:
+        self._url = parse(target) if isinstance(target, str) else None
+        if self._url is None and not isinstance(target, Ledger):
+            raise UsageError(
+                f"a runtime takes a ledger's URL or a ledger (append and read), not {type(target).__name__}",
+                hint="for example sqlite:///effects.db",
+            )
+        self._given: Ledger | None = None if isinstance(target, str) else target
+        self._namespace = None if namespace is None else keys.name(namespace, "namespace")
+        self.label = f"pid {os.getpid()}" if owner is None else keys.name(owner, "owner")
+        self.clock: Clock = _clock(clock)
+        self.virtual = self.clock is not time
+        self._ledger: Ledger | None = None
+        self._lock = threading.Lock()
+        self._registering = threading.Lock()
+        self._appends = itertools.count(1)
+        self._process = _process
+        self._epoch: str | None = None
+        self.own_epochs: set[str] = set()
+        self.states: WeakValueDictionary[str, RunState] = WeakValueDictionary()
+        self.pinned: dict[str, RunState] = {}
+        self.namespace = ""
+        self._birth: codec.BirthBody | None = None
+        self._physical = 0
+        self._ending = False
+
+    # --- opening and closing
+
+    def open(self) -> None:
+        """Open the ledger and learn its birth.
+
+        Raises:
+            UsageError, LedgerUnavailable, LedgerCorrupt: as the ledger says; nothing was recorded.
+        """
+        self._process = _process
+        self._ledger = self._given if self._url is None else self._url.open()
+        try:
+            self._learn_birth()
+        except BaseException:
+            self._close_ledger()
+            raise
+
+    @property
+    def ledger(self) -> Ledger:
+        """The open ledger.
+
+        Raises:
+            UsageError: the runtime is not entered.
+            ForkedLedger: this process is a fork of the one that opened it.
+        """
+        self.check()
+        assert self._ledger is not None
+        return self._ledger
+
+    def check(self) -> None:
+        """Check that the session is open, in this process."""
+        if self._process != _process and self._ledger is not None:
+            raise ForkedLedger(
+                "this runtime was opened before fork() and does not work in the child; the parent is unharmed",
+                hint="open a runtime after the fork",
+            )
+        if self._ledger is None:
+            raise UsageError("the runtime is not open", hint="use it in a `with` block", code="not-entered")
+
+    def _learn_birth(self) -> None:
+        found = {r.slot: r for r in self.ledger.read(slots.SYSTEM_NAMESPACE, slots.SYSTEM_RUN)}
+        record = found.get(slots.BIRTH)
+        if record is None:
+            try:
+                record = self._give_birth()
+            except LedgerReadOnly:
+                # Nothing was ever recorded in it: any namespace will do for reading.
+                self.namespace = self._namespace or "unborn"
+                return
+        self._birth = codec.parse(record, codec.BirthBody, namespace=slots.SYSTEM_NAMESPACE, run=slots.SYSTEM_RUN)
+        self.namespace = self._namespace or self._birth.namespace
+
+    def _give_birth(self) -> Record:
+        body = codec.BirthBody(
+            namespace=secrets.token_hex(8), key_id=secrets.token_hex(3), key=secrets.token_hex(32)
+        )
+        draft = Draft(slot=slots.BIRTH, kind=records.LEDGER, phase="birth", body=codec.body_of(body))
+        entry = self._entry(slots.SYSTEM_NAMESPACE, slots.SYSTEM_RUN, draft, epoch="")
+        # Two processes may give birth at once with the same (epoch, append id): the body tells them apart, and
+        # the record in the slot is what counts either way.
+        try:
+            return self.ledger.append(entry)
+        except CommitUnknown:
+            return self.ledger.append(entry, settle=True)
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        """The keys of this ledger's fingerprints."""
+        if self._birth is None:
+            return Fingerprints({"none": b""}, "none")
+        return Fingerprints({self._birth.key_id: bytes.fromhex(self._birth.key)}, self._birth.key_id)
+
+    def retain(self) -> None:
+        """Note that a handler of the user has begun to run."""
+        with self._lock:
+            self._physical += 1
+
+    def release(self) -> None:
+        """Note that a handler has really ended; the last one after closing ends the life."""
+        with self._lock:
+            self._physical -= 1
+            last = self._ending and self._physical == 0
+        if last:
+            self._end()
+
+    def close(self) -> None:
+        """End this life: at once, or when the last handler that still runs has really ended.
+
+        Until then its owner stays alive for others, so that nobody asks the recipient about something that is
+        still being sent.
+        """
+        with self._lock:
+            if self._ending or self._ledger is None:
+                return
+            self._ending = True
+            last = self._physical == 0
+        if last:
+            self._end()
+
+    def _end(self) -> None:
+        try:
+            if isinstance(self._ledger, Owners) and self._process == _process:
+                for epoch in self.own_epochs:
+                    self._ledger.retire(epoch)
+        finally:
+            self._close_ledger()
+
+    def _close_ledger(self) -> None:
+        ledger, self._ledger = self._ledger, None
+        if self._given is None and isinstance(ledger, Closing) and self._process == _process:
+            ledger.close()
+        self._ending = False
+        self._epoch = None
+
+    # --- the life
+
+    def epoch(self) -> str:
+        """Return this life's epoch, registering it with the first record that it makes."""
+        epoch = self._epoch
+        if epoch is not None:
+            return epoch
+        with self._registering:
+            if self._epoch is None:
+                ledger = self.ledger
+                if isinstance(ledger, Owners):
+                    self._epoch = ledger.register(self.label)
+                else:
+                    self._epoch = f"0.{secrets.token_hex(4)}"
+                self.own_epochs.add(self._epoch)
+            return self._epoch
+
+    def retired(self, epoch: str) -> None:
+        """Note that an epoch was refused; new handles get a fresh one."""
+        with self._registering:
+            if self._epoch == epoch:
+                self._epoch = None
+
+    # --- records
+
+    def entry(self, scope: Scope, draft: Draft, epoch: str) -> Entry:
+        """Make an entry of a draft, with an append id of its own."""
+        return self._entry(scope.namespace, scope.run, draft, epoch=epoch)
+
+    def _entry(self, namespace: str, run: str, draft: Draft, *, epoch: str) -> Entry:
+        append_id = next(self._appends)
+        return Entry(
+            namespace=namespace,
+            run=run,
+            slot=draft.slot,
+            kind=draft.kind,
+            phase=draft.phase,
+            body=draft.body,
+            epoch=epoch,
+            append_id=append_id,
+            at=self.clock.time(),
+            decision=draft.decision,
+            check=checksum(namespace, run, draft.slot, draft.kind, draft.phase, draft.body, epoch, append_id),
+        )
+
+    def filled(self, scope: Scope, entry: Entry, record: Record) -> Filled:
+        """Answer an append."""
+        scope.history.take(record)
+        return Filled(record, record.append_id == entry.append_id and record.epoch == entry.epoch)
+
+    def refused(self, error: BaseException, entry: Entry) -> None:
+        """Take note of an append's error."""
+        if isinstance(error, CommitUnknown):
+            error.entry = entry  # type: ignore[attr-defined]
+        elif isinstance(error, OwnerRetired):
+            self.retired(entry.epoch)
+
+    # --- runs
+
+    def state(self, run: str) -> RunState:
+        """Return what this life has of a run."""
+        with self._lock:
+            state = self.states.get(run)
+            if state is None:
+                state = self.states[run] = RunState(self.namespace, run)
+            return state
+
+    def scope(self, run: str, state: RunState) -> Scope:
+        """Make the scope of a flow."""
+        ledger = self.ledger
+        return Scope(
+            namespace=self.namespace,
+            run=run,
+            history=state.history,
+            memory=state.memory,
+            fingerprints=self.fingerprints,
+            own_epochs=self.own_epochs,
+            owned=isinstance(ledger, Owners),
+            accepted_generation=ledger.accepted_generation() if isinstance(ledger, Restorable) else 0,
+        )
+
+    def keep(self, run: str, state: RunState) -> None:
+        """Keep what must outlive the handles: facts that wait for the ledger, and intents not yet sent."""
+        with self._lock:
+            if state.memory.held or state.memory.unsent:
+                self.pinned[run] = state
+            else:
+                self.pinned.pop(run, None)
+
+    @property
+    def notifier(self) -> Notifier | None:
+        """The ledger as a notifier, if it is one."""
+        return self.ledger if isinstance(self.ledger, Notifier) else None
+
+
+def _clock(given: Any) -> Clock:
+    if given is None:
+        return time
+    if hasattr(given, "time") and hasattr(given, "monotonic"):
+        return given  # type: ignore[no-any-return]
+    if callable(given):
+        return CallableClock(given)
+    raise UsageError("a clock has `time()` and `monotonic()`, or is a function that returns seconds since 1970")
+
+
+__all__ = ["Append", "RunState", "Session"]

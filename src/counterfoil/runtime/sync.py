@@ -1,0 +1,489 @@
+"""`Runtime` and `Run`: the blocking colour."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from counterfoil.effects import decide as deciding
+from counterfoil.effects import effect as effects
+from counterfoil.effects import evidence, lifetime, park
+from counterfoil.effects import step as steps
+from counterfoil.effects.scope import Scope
+from counterfoil.errors import LedgerUnavailable, RunCancelled, RunPruned, UsageError
+from counterfoil.outcomes import Accepted, Decision, Outcome
+from counterfoil.ports.clock import Clock
+from counterfoil.ports.ledger import Ledger
+from counterfoil.ports.recipient import Operation
+from counterfoil.protocol import codec, keys
+from counterfoil.runtime import arguments, views
+from counterfoil.runtime.arguments import Retry
+from counterfoil.runtime.blocking import BlockingDriver
+from counterfoil.runtime.coding import Coder
+from counterfoil.runtime.held import BlockingKeeper
+from counterfoil.runtime.session import RunState, Session
+from counterfoil.runtime.views import EffectView, PruneReport, RecordView, RunView
+
+T = TypeVar("T")
+P = TypeVar("P")
+Body = Callable[..., Any]
+
+
+class Runtime:
+    """One life against a ledger, blocking. Use it in a `with` block.
+
+    Args:
+        target: a ledger's URL (`sqlite:///relative.db`, `sqlite:////absolute.db`, `memory:`), or a ledger, which
+            is then not closed.
+        namespace: scope of run ids; None: the ledger's own, made at its birth.
+        owner: a label for people.
+        clock: where the time comes from; None: the system's.
+        drain_timeout: seconds to wait for effects under way when a run or the runtime is left.
+
+    Raises:
+        UsageError: the URL or an argument is wrong; nothing was opened.
+    """
+
+    def __init__(
+        self,
+        target: str | Ledger,
+        *,
+        namespace: str | None = None,
+        owner: str | None = None,
+        clock: Clock | Callable[[], float] | None = None,
+        drain_timeout: float = 30.0,
+    ) -> None:
+        self._session = Session(target, namespace=namespace, owner=owner, clock=clock)
+        self._drain_s = keys.seconds(drain_timeout, "drain_timeout")
+        self._driver = BlockingDriver(self._session)
+        self._keeper = BlockingKeeper(self._session, self._driver)
+
+    def __enter__(self) -> Self:
+        self._session.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._driver.drain(None, self._drain_s)
+        self._keeper.stop()
+        self._session.close()
+
+    @property
+    def namespace(self) -> str:
+        """The scope of this runtime's run ids."""
+        self._session.check()
+        return self._session.namespace
+
+    @property
+    def ledger(self) -> Ledger:
+        """The open ledger."""
+        return self._session.ledger
+
+    def run(self, run_id: str) -> Run:
+        """Give a handle of a run. It takes no lease: any number of handles and processes may have it open."""
+        self._session.check()
+        return Run(self, keys.name(run_id, "run id"))
+
+    def runs(self, *, finished: bool | None = None, limit: int | None = None) -> list[RunView]:
+        """List runs, oldest first."""
+        return views.runs(self._session, finished=finished, limit=limit)
+
+    def show(self, run_id: str) -> list[RecordView]:
+        """Return a run's timeline."""
+        return views.show(self._session, run_id)
+
+    def effects(self, *, state: str | None = None, run_id: str | None = None) -> list[EffectView]:
+        """List effects, oldest run first, optionally of one state or one run."""
+        return views.effects(self._session, state=state, run_id=run_id)
+
+    def prune(
+        self, *, older_than_s: float = 0.0, limit: int | None = None, dry_run: bool = False, page: int = 500
+    ) -> PruneReport:
+        """Prune finished runs, oldest first; their tombstones keep identities, fingerprints and outcomes."""
+        return views.prune(self._session, older_than_s=older_than_s, limit=limit, dry_run=dry_run, page=page)
+
+    def execute(self, run_id: str, body: Callable[..., T], *args: Any) -> T:
+        """Run a durable body: `body(run, *args)`. Its result is recorded and the run finished.
+
+        A finished run's recorded result is returned without calling the body.
+
+        Raises:
+            NameConflict: the run was started with another body or other arguments.
+            NotSerializable: the arguments or the result are no lossless JSON value.
+        """
+        given = codec.encode(list(args), what="the body's arguments")
+        name = arguments.body_name(body)
+        with self.run(run_id) as run:
+            if (result := run._drive(lambda scope: lifetime.start(scope, name, given))) is not None:
+                return codec.decode(result)  # type: ignore[no-any-return]
+            return self._carry(run, body, args)
+
+    def _carry(self, run: Run, body: Callable[..., T], args: Iterable[Any]) -> T:
+        run.finish(body(run, *args))
+        result = lifetime.result_of(run._state.history)
+        return codec.decode(result or b"null")  # type: ignore[no-any-return]
+
+    def recover(self, bodies: Iterable[Body] | Mapping[str, Body]) -> dict[str, Any]:
+        """Resume, one after the other, the unfinished runs whose life is gone.
+
+        Args:
+            bodies: the bodies that may be resumed, or a mapping from recorded names to bodies.
+
+        Returns:
+            Run id to result, or to the exception that its body raised.
+        """
+        table = bodies if isinstance(bodies, Mapping) else {arguments.body_name(body): body for body in bodies}
+        results: dict[str, Any] = {}
+        for row in self.runs(finished=False):
+            with self.run(row.run_id) as run:
+                run._load()
+                begun = lifetime.started(run._state.history)
+                body = None if begun is None else table.get(begun.body)
+                if begun is None or body is None or not run._drive(lifetime.claim):
+                    continue
+                try:
+                    results[row.run_id] = self._carry(run, body, codec.decode(bytes(begun.args)))
+                except Exception as error:  # noqa: BLE001 - one body's exception must not stop the others
+                    results[row.run_id] = error
+        return results
+
+    def deliver(self, run_id: str, event: str, id: str, payload: Any = None) -> bool:  # noqa: A002 - pinned
+        """Record a delivery for a run; see `Run.deliver`."""
+        return self.run(run_id).deliver(event, id, payload)
+
+    def settle(self, run_id: str, name: str, proof: Any, *, key: str, source: str) -> bool:
+        """Record evidence for an effect of a run; see `Run.settle`."""
+        return self.run(run_id).settle(name, proof, key=key, source=source)
+
+    def decide(
+        self,
+        run_id: str,
+        name: str,
+        *,
+        happened: Any = None,
+        did_not_happen: bool = False,
+        reason: str,
+        by: str,
+        expect_version: int,
+        new_name: str | None = None,
+    ) -> Decision:
+        """Record what a person found out about an uncertain effect; durable on return.
+
+        The outcome does not change. An effect that nobody can settle is ended as uncertain first.
+
+        Args:
+            run_id: the run.
+            name: the effect.
+            happened: what the recipient named it, if it happened.
+            did_not_happen: True if it did not.
+            reason: why they are sure.
+            by: who they are.
+            expect_version: the version that they saw (`EffectView.version`).
+            new_name: the name under which it may be sent again.
+
+        Raises:
+            Conflict: somebody decided already, or the effect changed since.
+            UsageError: it is not uncertain, or its owner is still performing it.
+        """
+        verdict = arguments.verdict(
+            happened=happened,
+            did_not_happen=did_not_happen,
+            reason=reason,
+            by=by,
+            expect_version=expect_version,
+            new_name=new_name,
+        )
+        keys.name(name)
+        return self.run(run_id)._drive(lambda scope: deciding.decide(scope, name, verdict))  # type: ignore[no-any-return]
+
+
+class Run:
+    """A handle of one run. Leaving its `with` block neither finishes nor locks the run."""
+
+    def __init__(self, runtime: Runtime, run_id: str) -> None:
+        self.id = run_id
+        self._runtime = runtime
+        self._session: Session = runtime._session
+        self._driver = runtime._driver
+        self._state: RunState = self._session.state(run_id)
+        self._cancelled = threading.Event()
+        self._left = False
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+    def __enter__(self) -> Self:
+        self._session.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left = True
+        self._driver.drain(self.id, self._runtime._drain_s)
+
+    def cancel(self) -> None:
+        """Cancel this handle: what is recorded is still answered, nothing new is started."""
+        self._cancelled.set()
+
+    # --- steps and effects
+
+    @overload
+    def step(self, name: str, body: Callable[..., Any], *, inputs: Any = None, retry: Retry | None = None, result_type: type[T]) -> T: ...
+    @overload
+    def step(self, name: str, body: Callable[..., T], *, inputs: Any = None, retry: Retry | None = None, result_type: None = None) -> T: ...
+
+    def step(
+        self, name: str, body: Callable[..., Any], *, inputs: Any = None, retry: Retry | None = None, result_type: Any = None
+    ) -> Any:
+        """Run a computation and record its result after it; a replay returns the record.
+
+        Args:
+            name: unique among the run's steps.
+            body: computes a JSON value (or a `result_type`); it may run again after a crash.
+            inputs: a JSON value; another one under the same name is refused.
+            retry: bounds for repeating a body that raises; None: it is not repeated.
+            result_type: the type to decode the result into.
+
+        Returns:
+            The result, durable, as a copy of the caller's own.
+
+        Raises:
+            NameConflict: the name is recorded for other inputs.
+            NotSerializable: the result is no lossless JSON value; nothing was recorded.
+        """
+        call, coded = arguments.step_call(name, body, inputs=inputs, retry=retry, result_type=result_type)
+        scope = self._load()
+        found = steps.recorded(scope, name, call.inputs)
+        if found is None:
+            self._not_cancelled()
+            found = self._shared(scope, "step", name, lambda: steps.step(scope, call), request=call.inputs)
+        return coded.decode(found)
+
+    @overload
+    def effect(self, name: str, operation: Operation[P], /, *, wait: float = 30.0, reconcile_timeout: float = 30.0, visibility: float = 0.0, verify: Callable[..., Any] | None = None, retry: Retry | None = None) -> Outcome[P]: ...
+    @overload
+    def effect(self, name: str, operation: Operation[Any] | None = None, *, run: Callable[..., Any] | None = None, reconcile: Any = None, request: Any = None, wait: float = 30.0, reconcile_timeout: float = 30.0, visibility: float = 0.0, verify: Callable[..., Any] | None = None, retry: Retry | None = None, proof_type: type[P]) -> Outcome[P]: ...
+    @overload
+    def effect(self, name: str, operation: None = None, *, run: Callable[..., P], reconcile: Any, request: Any = None, wait: float = 30.0, reconcile_timeout: float = 30.0, visibility: float = 0.0, verify: Callable[..., Any] | None = None, retry: Retry | None = None, proof_type: None = None) -> Outcome[P]: ...
+
+    def effect(
+        self,
+        name: str,
+        operation: Any = None,
+        *,
+        run: Callable[..., Any] | None = None,
+        reconcile: Any = None,
+        request: Any = None,
+        wait: float = 30.0,
+        reconcile_timeout: float = 30.0,
+        visibility: float = 0.0,
+        verify: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+        proof_type: Any = None,
+    ) -> Any:
+        """Perform an effect at most once, and return how it ended.
+
+        The intent is durable before `run` is called, and the outcome when this returns. An intent that is
+        found without an outcome is settled by `reconcile`, never by `run`.
+
+        Args:
+            name: unique among the run's effects.
+            operation: an operation with its arguments; or give `run` and `reconcile`.
+            run: performs it and returns the recipient's name for it (a JSON value of at most 65,536 bytes).
+                It gets the context if it requires a parameter. It may raise `Rejected` or `Failed` to prove
+                that nothing happened.
+            reconcile: asks the recipient: returns what it named the effect, None if it knows of none; or
+                `UNASKABLE`.
+            request: a JSON value; another one under the same name is refused.
+            wait: seconds to wait for another process that is performing it.
+            reconcile_timeout: seconds for a look-up.
+            visibility: seconds that the recipient may take to show an effect.
+            verify: checks a proof, from wherever it comes.
+            retry: allows further attempts after `Rejected`, or a retryable `Failed`; recorded with the first.
+            proof_type: the type to decode the proof into.
+
+        Returns:
+            `Accepted`, `Rejected`, `Failed` or `Uncertain`.
+
+        Raises:
+            EffectUnresolved: nobody knows yet; calling again asks again. See its `reason` and `effect_ran`.
+            LedgerUnavailable: see its `effect_ran` and `proof`.
+            NameConflict, UsageError, OwnerRetired, RunPruned: nothing was sent by this call.
+        """
+        call, coded = arguments.effect_call(
+            name,
+            operation,
+            run=run,
+            reconcile=reconcile,
+            request=request,
+            wait=wait,
+            reconcile_timeout=reconcile_timeout,
+            visibility=visibility,
+            verify=verify,
+            retry=retry,
+            proof_type=proof_type,
+        )
+        scope = self._load()
+        if call.verifier is not None:
+            scope.memory.verifiers[name] = call.verifier
+        outcome = recorded(scope, self._state, name, call.request)
+        if outcome is None:
+            self._not_cancelled(lambda: recorded(scope, self._state, name, call.request) is not None)
+            try:
+                outcome = self._shared(
+                    scope,
+                    "effect",
+                    name,
+                    lambda: effects.effect(scope, call),
+                    request=call.request,
+                    wait_s=call.wait_s,
+                )
+            except RunPruned as error:
+                raise self._buried(scope, name, coded, error) from None
+            except LedgerUnavailable:
+                self._session.keep(self.id, self._state)
+                self._runtime._keeper.wake()
+                raise
+        if scope.history.pruned:
+            raise pruned(self.id, name, typed(outcome, coded))
+        return typed(outcome, coded)
+
+    def _buried(self, scope: Scope, name: str, coded: Coder, error: RunPruned) -> RunPruned:
+        self._driver.refresh(scope)
+        outcome = effects.recorded(scope, name, None)
+        return error if outcome is None else pruned(self.id, name, typed(outcome, coded))
+
+    # --- parks
+
+    def sleep(self, seconds: float, *, name: str) -> None:
+        """Return when `seconds` have passed since the first call under this name, also across restarts."""
+        keys.seconds(seconds, "seconds")
+        keys.name(name)
+        scope = self._load()
+        self._not_cancelled()
+        self._shared(scope, "sleep", name, lambda: park.sleep(scope, name, seconds))
+
+    def wait_for(self, event: str, id: str, *, timeout: float | None = None) -> Any:  # noqa: A002 - pinned
+        """Return the payload that is delivered for (event, id).
+
+        Raises:
+            TimeoutError: nothing came within `timeout` seconds; nothing was recorded.
+        """
+        keys.name(event, "event")
+        keys.name(id, "id")
+        timeout_s = arguments.timeout(timeout)
+        scope = self._load()
+        return codec.decode(self._driver.run(scope, park.wait_for(scope, event, id, timeout_s=timeout_s)))
+
+    def deliver(self, event: str, id: str, payload: Any = None) -> bool:  # noqa: A002 - pinned
+        """Record a delivery, durably: True if it was recorded, False if an equal one was there.
+
+        Raises:
+            DeliveryConflict: another payload came first; ids are single-use.
+            UsageError: the run is finished and has nothing under this id.
+        """
+        keys.name(event, "event")
+        keys.name(id, "id")
+        encoded = codec.encode(payload, what="the payload")
+        by = self._session.label
+        return self._drive(lambda scope: park.deliver(scope, event, id, encoded, by=by))  # type: ignore[no-any-return]
+
+    # --- evidence and decisions
+
+    def settle(self, name: str, proof: Any, *, key: str, source: str) -> bool:
+        """Record evidence that came by another way (a webhook, a side channel), durably.
+
+        Args:
+            name: the effect.
+            proof: what the recipient named it.
+            key: the key that its attempt gave to the recipient.
+            source: where the evidence came from.
+
+        Returns:
+            True if it became the outcome; False if it was kept as late evidence, or waits for a call that
+            brings the effect's `verify`.
+
+        Raises:
+            UsageError: no attempt has this key; nothing was recorded.
+        """
+        keys.name(name)
+        keys.name(source, "source")
+        encoded = evidence.proof_of(lambda value: codec.encode(value, what="the proof"), proof)
+        verifier = self._state.memory.verifiers.get(name)
+        return self._drive(  # type: ignore[no-any-return]
+            lambda scope: evidence.settle(scope, name, encoded, key=key, source=source, verifier=verifier)
+        )
+
+    def decision(self, name: str, *, timeout: float | None = None) -> Decision:
+        """Wait for a person's decision about an uncertain effect; a replay gets the same one.
+
+        Raises:
+            TimeoutError: nobody decided within `timeout` seconds.
+        """
+        keys.name(name)
+        timeout_s = arguments.timeout(timeout)
+        return self._drive(lambda scope: deciding.decision(scope, name, timeout_s=timeout_s))  # type: ignore[no-any-return]
+
+    def finish(self, result: Any = None) -> None:
+        """Record the run's end and result, durably. Afterwards it takes no new names.
+
+        Raises:
+            Conflict: it was finished with another result.
+        """
+        encoded = codec.encode(result, what="the run's result")
+        self._drive(lambda scope: lifetime.finish(scope, encoded))
+
+    # --- inside
+
+    def _load(self) -> Scope:
+        if self._left:
+            raise UsageError(f"this handle of run {self.id!r} was left", hint="open the run again", code="left")
+        scope = self._session.scope(self.id, self._state)
+        self._driver.load(scope)
+        return scope
+
+    def _drive(self, flow: Callable[[Scope], Any]) -> Any:
+        scope = self._load()
+        return self._driver.run(scope, flow(scope))
+
+    def _shared(self, scope: Scope, kind: str, name: str, flow: Callable[[], Any], **more: Any) -> Any:
+        return self._driver.shared(scope, kind, name, flow, **more)
+
+    def _not_cancelled(self, recorded_meanwhile: Callable[[], bool] | None = None) -> None:
+        if not self._cancelled.is_set():
+            return
+        if recorded_meanwhile is not None:
+            self._driver.refresh(self._load())
+            if recorded_meanwhile():
+                return
+        raise RunCancelled(f"run {self.id!r} was cancelled; nothing was started")
+
+
+def recorded(scope: Scope, state: RunState, name: str, request: bytes | None) -> Outcome[Any] | None:
+    """Return a recorded final outcome, remembering it: later calls of this life need no fold."""
+    known = state.known.get(name)
+    if known is not None and (request is None or known[0] is None):
+        return known[1]
+    outcome = effects.recorded(scope, name, request)
+    if outcome is not None and known is None and not scope.history.pruned:
+        state.known[name] = (effects.fingerprint_of(scope, name), outcome)
+    return outcome
+
+
+def typed(outcome: Outcome[Any], coded: Coder) -> Outcome[Any]:
+    """Decode an outcome's proof for a caller: a copy of its own."""
+    if isinstance(outcome, Accepted):
+        return Accepted(coded.decode(bytes(outcome.proof)), outcome.via, outcome.evidence)
+    return outcome
+
+
+def pruned(run_id: str, name: str, outcome: Outcome[Any] | None) -> RunPruned:
+    """Make the error for a call on a pruned run."""
+    return RunPruned(f"run {run_id!r} was pruned; its tombstone keeps the outcome of {name!r}", outcome=outcome)
+
+
+__all__ = ["Run", "Runtime"]
