@@ -80,7 +80,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # asyncio is imported with the first use of the asynchronous colour, not before.
     if name in ("AsyncRuntime", "AsyncRun"):
-        from counterfoil.runtime import aio  # noqa: PLC0415
+        from counterfoil.runtime import aio
 
         return getattr(aio, name)
     raise AttributeError(f"module 'counterfoil' has no attribute {name!r}")

@@ -37,7 +37,12 @@ class CounterfoilError(Exception):
     effect_ran: EffectRan = "no"
 
     def __init__(
-        self, message: str = "", *, code: str | None = None, hint: str | None = None, effect_ran: EffectRan | None = None
+        self,
+        message: str = "",
+        *,
+        code: str | None = None,
+        hint: str | None = None,
+        effect_ran: EffectRan | None = None,
     ) -> None:
         super().__init__(message)
         if code is not None:
@@ -154,6 +159,7 @@ class LedgerError(CounterfoilError):
     """The ledger could not do its part."""
 
     code = "ledger"
+    effect_ran: EffectRan = "no"
 
 
 class LedgerUnavailable(LedgerError):
@@ -165,7 +171,7 @@ class LedgerUnavailable(LedgerError):
     """
 
     code = "ledger-unavailable"
-    effect_ran = "unknown"
+    effect_ran: EffectRan = "unknown"
     proof: Any = None
 
     def __init__(self, message: str = "", *, proof: Any = None, **more: Any) -> None:

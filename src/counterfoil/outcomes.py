@@ -142,4 +142,5 @@ def combine(outcomes: list[Outcome[Any]]) -> Outcome[Any]:
     Accepted if any attempt was acknowledged; else uncertain if any is uncertain; else failed; else rejected.
     Of several that rank alike the latest speaks.
     """
-    return min(reversed(outcomes), key=lambda outcome: _RANK[type(outcome)])
+    latest_first: list[Outcome[Any]] = outcomes[::-1]
+    return min(latest_first, key=lambda outcome: _RANK[type(outcome)])

@@ -87,13 +87,13 @@ def submit(work: Callable[[], None]) -> None:
 
 def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine on the private loop and wait for its result; also from inside another running loop."""
-    import asyncio  # noqa: PLC0415 - only blocking callers with asynchronous handlers pay for asyncio
+    import asyncio
 
     return asyncio.run_coroutine_threadsafe(coroutine, _loop()).result()
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    import asyncio  # noqa: PLC0415
+    import asyncio
 
     with _shared.lock:
         if _shared.loop is None:

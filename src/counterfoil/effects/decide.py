@@ -76,7 +76,10 @@ def _changed(seen: Effect, verdict: Verdict) -> Conflict:
     if seen.decision is not None:
         record_, body = seen.decision
         return Conflict(
-            f"effect {seen.name!r} was decided already by {body.by}", by=body.by, at=record_.at, code="already-decided"
+            f"effect {seen.name!r} was decided already by {body.by}",
+            by=body.by,
+            at=record_.at,
+            code="already-decided",
         )
     return Conflict(
         f"effect {seen.name!r} changed: it has version {seen.version}, you saw {verdict.expect_version}",

@@ -32,12 +32,24 @@ from counterfoil.errors import (
     NameConflict,
     NotSerializable,
     RunPruned,
+    UnresolvedReason,
 )
 from counterfoil.outcomes import Evidence, Failed, Outcome, Rejected
 from counterfoil.protocol import codec, records, slots, states
 from counterfoil.protocol.history import Attempt, Effect, evidence_body, link_of, look
 from counterfoil.protocol.records import Draft
-from counterfoil.protocol.requests import Call, Gone, Instant, Live, Now, Overran, Pause, Raised, Read, Returned
+from counterfoil.protocol.requests import (
+    Call,
+    Gone,
+    Instant,
+    Live,
+    Now,
+    Overran,
+    Pause,
+    Raised,
+    Read,
+    Returned,
+)
 
 POLL_S: Final = 1.0
 
@@ -99,7 +111,7 @@ def recorded(scope: Scope, name: str, request: bytes | None) -> Outcome[msgspec.
         LedgerCorrupt: a record of this effect cannot be decoded.
     """
     seen = look(scope.history, name)
-    _same_request(scope, name, request, seen)
+    _same_request(scope, seen, request)
     return seen.outcome()
 
 
@@ -108,10 +120,10 @@ def fingerprint_of(scope: Scope, name: str) -> str | None:
     return look(scope.history, name).first_fingerprint
 
 
-def _same_request(scope: Scope, name: str, request: bytes | None, seen: Effect) -> None:
+def _same_request(scope: Scope, seen: Effect, request: bytes | None) -> None:
     if not scope.same_fingerprint(request, seen.first_fingerprint):
         raise NameConflict(
-            f"effect {name!r} of run {scope.run!r} is recorded for another request; this one was not sent",
+            f"effect {seen.name!r} of run {scope.run!r} is recorded for another request; this one was not sent",
             hint="give a different effect a different name",
         )
 
@@ -127,7 +139,7 @@ async def effect(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
     deadline: float | None = None
     while True:
         seen = look(scope.history, call.name)
-        _same_request(scope, call.name, call.request, seen)
+        _same_request(scope, seen, call.request)
         if (outcome := seen.outcome()) is not None:
             return outcome
         if scope.history.pruned:
@@ -138,7 +150,7 @@ async def effect(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
         elif _held(scope, last, call.name) is not None:
             await append_held(scope, call.name, last.number)
         elif (lost := scope.memory.unsent.get(last.intent.slot)) is not None:
-            await _claim(scope, call, last.number, _resent(lost))
+            await _claim(scope, call, last.number, draft=_resent(lost))
         elif await over(scope, last):
             await _settle_by_asking(scope, call, last)
         else:
@@ -199,7 +211,7 @@ async def _begin(scope: Scope, call: EffectCall, seen: Effect) -> None:
         scope,
         call,
         number,
-        Draft(slot=slot, kind=records.EFFECT, phase="intent", body=codec.body_of(body), decision=True),
+        draft=Draft(slot=slot, kind=records.EFFECT, phase="intent", body=codec.body_of(body), decision=True),
     )
 
 
@@ -213,7 +225,7 @@ def _not_after_acceptance(scope: Scope, call: EffectCall) -> None:
         )
 
 
-async def _claim(scope: Scope, call: EffectCall, number: int, draft: Draft) -> None:
+async def _claim(scope: Scope, call: EffectCall, number: int, *, draft: Draft) -> None:
     """Take the send-right and perform; return when the records tell more than before."""
     lost = scope.memory.unsent.get(draft.slot)
     try:
@@ -248,25 +260,32 @@ async def _claim(scope: Scope, call: EffectCall, number: int, draft: Draft) -> N
     # After an append that was settled late the owner may have been retired, or a sync may have failed.
     if (lost is not None or filled.settled) and not await Live():
         evidence = Evidence("fenced", phase="not-dispatched", bytes_offered=0)
-        await _conclude(scope, call, number, "rejected", codec.OutcomeBody(evidence=evidence_body(evidence)), ran="no")
+        await _conclude(
+            scope,
+            call,
+            number,
+            phase="rejected",
+            body=codec.OutcomeBody(evidence=evidence_body(evidence)),
+            ran="no",
+        )
         return
-    await _perform(scope, call, number, filled.record)
+    await _perform(scope, call, number)
 
 
 # --- performing ------------------------------------------------------------------------------------------
 
 
-async def _perform(scope: Scope, call: EffectCall, number: int, intent: records.Record) -> None:
+async def _perform(scope: Scope, call: EffectCall, number: int) -> None:
     attempt = look(scope.history, call.name).attempts[number - 1]
     key = scope.key(call.name, number, keep=attempt.body.keep_key)
     reply = await Call(call.run, key=key, attempt=number)
     if isinstance(reply, Returned):
-        await _returned(scope, call, attempt, reply.value)
+        await _returned(scope, call, attempt, value=reply.value)
     elif isinstance(reply, Raised) and isinstance(reply.error, (Rejected, Failed)):
-        await _proved(scope, call, number, reply.error)
+        await _proved(scope, call, number, error=reply.error)
     else:
         assert isinstance(reply, Raised)
-        await _release(scope, call, attempt, "run-raised")
+        await _release(scope, call, attempt, why="run-raised")
         if not isinstance(reply.error, Exception):
             raise reply.error
         raise _unresolved(
@@ -274,43 +293,45 @@ async def _perform(scope: Scope, call: EffectCall, number: int, intent: records.
         ) from reply.error
 
 
-async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, value: Any) -> None:
+async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: Any) -> None:
     try:
         proof = proof_of(call.encode, value)
     except NotSerializable as error:
         await refuse(scope, call.name, attempt.number, via="run", value=value)
-        await _release(scope, call, attempt, "proof-rejected")
-        raise _unresolved(call, "proof-rejected", f"its run returned what cannot be kept: {error}", ran="yes") from error
+        await _release(scope, call, attempt, why="proof-rejected")
+        raise _unresolved(
+            call, "proof-rejected", f"its run returned what cannot be kept: {error}", ran="yes"
+        ) from error
     try:
         holds = await verified(call.verifier, call.name, proof, ran="yes")
     except EffectUnresolved:
-        await _release(scope, call, attempt, "verify-raised")
+        await _release(scope, call, attempt, why="verify-raised")
         raise
     if not holds:
         await refuse(scope, call.name, attempt.number, via="run", value=value, proof=proof)
-        await _release(scope, call, attempt, "proof-rejected")
+        await _release(scope, call, attempt, why="proof-rejected")
         raise _unresolved(call, "proof-rejected", "verify refused what its run returned", ran="unknown")
     body = codec.OutcomeBody(via="run", proof=msgspec.Raw(proof))
-    await _conclude(scope, call, attempt.number, "accepted", body, ran="yes", proof=value)
+    await _conclude(scope, call, attempt.number, phase="accepted", body=body, ran="yes", proof=value)
 
 
-async def _proved(scope: Scope, call: EffectCall, number: int, error: Rejected | Failed) -> None:
+async def _proved(scope: Scope, call: EffectCall, number: int, *, error: Rejected | Failed) -> None:
     phase = "rejected" if isinstance(error, Rejected) else "failed"
     retryable = isinstance(error, Failed) and (error.retryable or call.retryable)
     now = (await Now()).wall
     first = look(scope.history, call.name).attempts[0]
     allowed = retryable or phase == "rejected"
-    due = next_due(first.body.retry, number, now, first.intent.at) if allowed else None
+    due = next_due(first.body.retry, number, now=now, began=first.intent.at) if allowed else None
     body = codec.OutcomeBody(evidence=evidence_body(error.evidence), due=due, retryable=retryable)
     if due is None and link_of(scope.history, call.name) is not None:
         # Attempts linked by a person's decision count as one: the earlier one is still uncertain (rule O3).
         own = {"outcome": phase, "kind": error.evidence.kind, "status": error.evidence.status}
         linked = Evidence("earlier-attempt-uncertain", phase=error.evidence.phase, details={"this_attempt": own})
         phase, body = "uncertain", codec.OutcomeBody(evidence=evidence_body(linked))
-    await _conclude(scope, call, number, phase, body, ran="no" if phase == "rejected" else "yes")
+    await _conclude(scope, call, number, phase=phase, body=body, ran="no" if phase == "rejected" else "yes")
 
 
-async def _release(scope: Scope, call: EffectCall, attempt: Attempt, why: str) -> None:
+async def _release(scope: Scope, call: EffectCall, attempt: Attempt, *, why: str) -> None:
     draft = Draft(
         slot=slots.released(call.name, attempt.number),
         kind=records.EFFECT,
@@ -329,9 +350,9 @@ async def _conclude(
     scope: Scope,
     call: EffectCall,
     number: int,
+    *,
     phase: str,
     body: codec.OutcomeBody,
-    *,
     ran: EffectRan,
     proof: Any = None,
     decision: bool = False,
@@ -359,12 +380,10 @@ async def _conclude(
             proof=proof,
             hint="this process keeps trying to record it; do not send it again",
         ) from error
-    await _after(scope, call.name, number, draft, ours=filled.ours, standing=filled.record)
+    await _after(scope, call.name, number, draft=draft, ours=filled.ours, standing=filled.record)
 
 
-async def _after(
-    scope: Scope, name: str, number: int, draft: Draft, *, ours: bool, standing: records.Record
-) -> None:
+async def _after(scope: Scope, name: str, number: int, *, draft: Draft, ours: bool, standing: records.Record) -> None:
     if ours:
         return
     await Read()
@@ -395,7 +414,7 @@ async def append_held(scope: Scope, name: str, number: int) -> None:
             hint="this process keeps trying to record it; do not send it again",
         ) from error
     scope.memory.held.pop(slot, None)
-    await _after(scope, name, number, held.draft, ours=filled.ours, standing=filled.record)
+    await _after(scope, name, number, draft=held.draft, ours=filled.ours, standing=filled.record)
 
 
 # --- asking ----------------------------------------------------------------------------------------------
@@ -405,7 +424,7 @@ async def _settle_by_asking(scope: Scope, call: EffectCall, attempt: Attempt) ->
     if await _pending_evidence(scope, call, attempt):
         return
     if isinstance(call.reconcile, Unaskable):
-        await _not_found(scope, call, attempt, Evidence("unaskable", phase="dispatched"))
+        await _not_found(scope, call, attempt, evidence=Evidence("unaskable", phase="dispatched"))
         return
     visibility_s = max(call.visibility_s, attempt.body.visibility_s or 0.0)
     ended = await _ended(scope, call, attempt) if visibility_s > 0 else None
@@ -414,14 +433,17 @@ async def _settle_by_asking(scope: Scope, call: EffectCall, attempt: Attempt) ->
     reply = await Call(call.reconcile, key=key, attempt=attempt.number, timeout_s=call.reconcile_timeout_s)
     if isinstance(reply, Overran):
         raise _unresolved(
-            call, "reconcile-timeout", f"its reconcile took longer than {call.reconcile_timeout_s:g} s", ran="unknown"
+            call,
+            "reconcile-timeout",
+            f"its reconcile took longer than {call.reconcile_timeout_s:g} s",
+            ran="unknown",
         )
     if isinstance(reply, Raised):
-        await _ask_raised(scope, call, attempt, reply.error)
+        await _ask_raised(scope, call, attempt, error=reply.error)
         return
-    if await _found(scope, call, attempt, reply.value):
+    if await _found(scope, call, attempt, value=reply.value):
         return
-    early = 0.0 if ended is None else visibility_s - _elapsed(scope, attempt, ended, started)
+    early = 0.0 if ended is None else visibility_s - _elapsed(scope, attempt, ended=ended, started=started)
     if early > 0:
         raise _unresolved(
             call,
@@ -430,7 +452,7 @@ async def _settle_by_asking(scope: Scope, call: EffectCall, attempt: Attempt) ->
             ran="unknown",
             retry_after_s=early,
         )
-    await _not_found(scope, call, attempt, Evidence("not-found", phase="dispatched"))
+    await _not_found(scope, call, attempt, evidence=Evidence("not-found", phase="dispatched"))
 
 
 async def _ended(scope: Scope, call: EffectCall, attempt: Attempt) -> records.Record:
@@ -449,14 +471,14 @@ async def _ended(scope: Scope, call: EffectCall, attempt: Attempt) -> records.Re
     return attempt.released
 
 
-def _elapsed(scope: Scope, attempt: Attempt, ended: records.Record, started: Instant) -> float:
+def _elapsed(scope: Scope, attempt: Attempt, *, ended: records.Record, started: Instant) -> float:
     elapsed = started.wall - ended.at
     known = scope.memory.over.get(attempt.intent.slot)
     # Where this life saw the end itself, a wall clock that was set forward cannot shorten the wait.
     return elapsed if known is None else min(elapsed, started.mono - known.mono)
 
 
-async def _found(scope: Scope, call: EffectCall, attempt: Attempt, value: Any) -> bool:
+async def _found(scope: Scope, call: EffectCall, attempt: Attempt, *, value: Any) -> bool:
     if value is None or isinstance(value, Unaskable):
         return False
     try:
@@ -470,19 +492,19 @@ async def _found(scope: Scope, call: EffectCall, attempt: Attempt, value: Any) -
         await refuse(scope, call.name, attempt.number, via="reconcile", value=value, proof=proof)
         return False
     body = codec.OutcomeBody(via="reconcile", proof=msgspec.Raw(proof))
-    await _conclude(scope, call, attempt.number, "accepted", body, ran="yes", proof=value)
+    await _conclude(scope, call, attempt.number, phase="accepted", body=body, ran="yes", proof=value)
     return True
 
 
-async def _not_found(scope: Scope, call: EffectCall, attempt: Attempt, evidence: Evidence) -> None:
+async def _not_found(scope: Scope, call: EffectCall, attempt: Attempt, *, evidence: Evidence) -> None:
     body = codec.OutcomeBody(via="reconcile", evidence=evidence_body(evidence))
-    await _conclude(scope, call, attempt.number, "uncertain", body, ran="unknown", decision=True)
+    await _conclude(scope, call, attempt.number, phase="uncertain", body=body, ran="unknown", decision=True)
 
 
-async def _ask_raised(scope: Scope, call: EffectCall, attempt: Attempt, error: BaseException) -> None:
+async def _ask_raised(scope: Scope, call: EffectCall, attempt: Attempt, *, error: BaseException) -> None:
     if isinstance(error, Failed):
         # The key is closed at the recipient: a late landing is impossible, so this attempt did not happen.
-        await _closed_at_recipient(scope, call, attempt, error)
+        await _closed_at_recipient(scope, call, attempt, error=error)
         return
     if not isinstance(error, Exception):
         raise error
@@ -491,19 +513,19 @@ async def _ask_raised(scope: Scope, call: EffectCall, attempt: Attempt, error: B
     ) from error
 
 
-async def _closed_at_recipient(scope: Scope, call: EffectCall, attempt: Attempt, error: Failed) -> None:
+async def _closed_at_recipient(scope: Scope, call: EffectCall, attempt: Attempt, *, error: Failed) -> None:
     retryable = error.retryable or call.retryable
     first = look(scope.history, call.name).attempts[0]
     # A closed key is never used again, so where attempts share one there is no other attempt.
     due = None
     if retryable and not attempt.body.keep_key:
-        due = next_due(first.body.retry, attempt.number, (await Now()).wall, first.intent.at)
+        due = next_due(first.body.retry, attempt.number, now=(await Now()).wall, began=first.intent.at)
     phase = "failed"
     body = codec.OutcomeBody(via="reconcile", evidence=evidence_body(error.evidence), due=due, retryable=retryable)
     if due is None and link_of(scope.history, call.name) is not None:
         linked = Evidence("earlier-attempt-uncertain", details={"this_attempt": {"outcome": "failed"}})
         phase, body = "uncertain", codec.OutcomeBody(via="reconcile", evidence=evidence_body(linked))
-    await _conclude(scope, call, attempt.number, phase, body, ran="unknown", decision=True)
+    await _conclude(scope, call, attempt.number, phase=phase, body=body, ran="unknown", decision=True)
 
 
 async def _pending_evidence(scope: Scope, call: EffectCall, attempt: Attempt) -> bool:
@@ -514,13 +536,20 @@ async def _pending_evidence(scope: Scope, call: EffectCall, attempt: Attempt) ->
         proof = bytes(late.proof)
         if await verified(call.verifier, call.name, proof, ran="unknown"):
             body = codec.OutcomeBody(via="evidence", proof=late.proof, source=late.source)
-            await _conclude(scope, call, attempt.number, "accepted", body, ran="yes", proof=codec.decode(proof))
+            await _conclude(
+                scope, call, attempt.number, phase="accepted", body=body, ran="yes", proof=codec.decode(proof)
+            )
             return True
     return False
 
 
 def _unresolved(
-    call: EffectCall, reason: Any, why: str, *, ran: EffectRan, retry_after_s: float | None = None
+    call: EffectCall,
+    reason: UnresolvedReason,
+    why: str,
+    *,
+    ran: EffectRan,
+    retry_after_s: float | None = None,
 ) -> EffectUnresolved:
     return EffectUnresolved(
         f"effect {call.name!r} is unresolved: {why}",

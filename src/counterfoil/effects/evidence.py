@@ -103,9 +103,9 @@ async def keep_late(scope: Scope, name: str, late: codec.LateBody) -> bool:
             codec.OutcomeBody(via="evidence", proof=late.proof, evidence=late.evidence, source=late.source)
         )
         if seen.state == states.RETRYABLE:
-            await _close(scope, name, len(seen.attempts) + 1, closing)
+            await _close(scope, name, len(seen.attempts) + 1, body=closing)
         if seen.decision is not None and seen.decision[1].new_name is not None:
-            await _close(scope, seen.decision[1].new_name, 1, closing)
+            await _close(scope, seen.decision[1].new_name, 1, body=closing)
     number = len(seen.notes) + 1
     while True:
         filled = await record(Draft(slot=slots.note(name, number), kind=records.NOTE, phase="late", body=body))
@@ -114,15 +114,13 @@ async def keep_late(scope: Scope, name: str, late: codec.LateBody) -> bool:
         number += 1
 
 
-async def _close(scope: Scope, name: str, number: int, body: bytes) -> None:
+async def _close(scope: Scope, name: str, number: int, *, body: bytes) -> None:
     filled = await record(Draft(slot=slots.intent(name, number), kind=records.EFFECT, phase="closed", body=body))
     if not filled.ours:
         await Read()
 
 
-async def settle(
-    scope: Scope, name: str, proof: bytes, *, key: str, source: str, verifier: Verifier | None
-) -> bool:
+async def settle(scope: Scope, name: str, proof: bytes, *, key: str, source: str, verifier: Verifier | None) -> bool:
     """Record evidence that came by another way, for the attempt with this key.
 
     Returns:
@@ -152,7 +150,10 @@ async def settle(
             return False
         body = codec.OutcomeBody(via="evidence", proof=msgspec.Raw(proof), source=source)
         draft = Draft(
-            slot=slots.outcome(name, attempt.number), kind=records.EFFECT, phase="accepted", body=codec.body_of(body)
+            slot=slots.outcome(name, attempt.number),
+            kind=records.EFFECT,
+            phase="accepted",
+            body=codec.body_of(body),
         )
         if (await record(draft)).ours:
             return True

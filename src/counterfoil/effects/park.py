@@ -69,7 +69,7 @@ async def wait_for(scope: Scope, event: str, event_id: str, *, timeout_s: float 
         await Read()
 
 
-async def deliver(scope: Scope, event: str, event_id: str, payload: bytes, *, by: str | None) -> bool:
+async def deliver(scope: Scope, event: str, event_id: str, *, payload: bytes, by: str | None) -> bool:
     """Record a delivery once: True if this one was recorded, False if an equal one was there.
 
     Raises:

@@ -13,7 +13,6 @@ from counterfoil.protocol.keys import Fingerprints, effect_key
 from counterfoil.protocol.records import Draft, Entry
 from counterfoil.protocol.requests import Instant
 
-
 NOTHING = codec.body_of(codec.EmptyBody())
 
 
@@ -67,6 +66,7 @@ class Scope:
         own_epochs: epochs of this life, the present one and retired ones.
         owned: whether the ledger knows owners; without, an intent without an outcome is reconciled at once.
         accepted_generation: a run begun before it may have lost its tail.
+        epoch: the epoch of this handle of the run, None before its first record.
     """
 
     namespace: str
@@ -77,6 +77,7 @@ class Scope:
     own_epochs: set[str]
     owned: bool
     accepted_generation: int = 0
+    epoch: str | None = None
 
     def key(self, name: str, attempt: int, *, keep: bool = False) -> str:
         """Derive the key of an attempt."""

@@ -78,24 +78,29 @@ async def step(scope: Scope, call: StepCall) -> bytes:
             await record(Draft(slot=slots.step(call.name), kind=records.STEP, phase="result", body=codec.body_of(body)))
             continue
         assert isinstance(reply, Raised)
-        if not await _retry(scope, call, number, reply.error):
+        if not await _retry(scope, call, number, error=reply.error):
             raise reply.error
 
 
-async def _retry(scope: Scope, call: StepCall, number: int, error: BaseException) -> bool:
+async def _retry(scope: Scope, call: StepCall, number: int, *, error: BaseException) -> bool:
     if call.retry is None or not isinstance(error, Exception):
         return False
     now = (await Now()).wall
     first = scope.history.get(slots.step_failed(call.name, 1))
-    due = next_due(call.retry, number, now, now if first is None else first.at)
+    due = next_due(call.retry, number, now=now, began=now if first is None else first.at)
     body = codec.StepFailedBody(error=type(error).__name__, due=due)
     await record(
-        Draft(slot=slots.step_failed(call.name, number), kind=records.STEP, phase="failed", body=codec.body_of(body))
+        Draft(
+            slot=slots.step_failed(call.name, number),
+            kind=records.STEP,
+            phase="failed",
+            body=codec.body_of(body),
+        )
     )
     return due is not None
 
 
-def next_due(retry: codec.RetryBody | None, number: int, now: float, began: float) -> float | None:
+def next_due(retry: codec.RetryBody | None, number: int, *, now: float, began: float) -> float | None:
     """Say when the attempt after attempt `number` is due, or None if the policy allows no other."""
     if retry is None or number >= retry.attempts:
         return None
@@ -113,4 +118,3 @@ async def until(due: float | None) -> None:
     while due is not None and now.wall < due and now.mono - start.mono < due - start.wall:
         await Pause(due - now.wall, changes=False)
         now = await Now()
-

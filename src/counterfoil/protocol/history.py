@@ -29,8 +29,7 @@ class History:
     def add(self, found: Iterable[Record]) -> None:
         """Take in records, in order of position; known ones are ignored."""
         for record in found:
-            if record.position > self.position:
-                self.position = record.position
+            self.position = max(self.position, record.position)
             if record.slot not in self._records:
                 self.take(record)
 

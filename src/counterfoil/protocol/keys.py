@@ -13,7 +13,12 @@ from counterfoil.errors import FingerprintKeyUnknown, UsageError
 
 NAME_BYTES_MAX: Final = 255
 DURATION_S_MAX: Final = 100 * 366 * 86_400.0
-_REFUSED = {"Cc": "a control character", "Cs": "a surrogate", "Zl": "a line separator", "Zp": "a paragraph separator"}
+_REFUSED = {
+    "Cc": "a control character",
+    "Cs": "a surrogate",
+    "Zl": "a line separator",
+    "Zp": "a paragraph separator",
+}
 _VERSION = "v1"
 
 

@@ -98,3 +98,15 @@ def effect_of(slot: str) -> tuple[str, int, str] | None:
     if parts[2] == "note":
         return unescape(parts[1]), int(parts[3]), "note"
     return unescape(parts[1]), int(parts[2]), parts[3]
+
+
+def names_in(slot: str) -> list[str]:
+    """Give back the names inside a slot: none for the run's own, two for an event or a wait."""
+    parts = slot.split("/")
+    if parts[0] in ("effect", "step"):
+        named = parts[1:2]
+    elif parts[0] == "park":
+        named = parts[2:4] if parts[1] == "wait" else parts[2:3]
+    else:
+        named = parts[1:3] if parts[0] == "event" else []
+    return [unescape(part) for part in named]

@@ -63,7 +63,12 @@ EFFECT: Final = Table(
     Row(RELEASED, "accepted", ACCEPTED, "a look-up or other evidence names it"),
     Row(RELEASED, "rejected", REJECTED, "its own run proved that it was never dispatched; final"),
     Row(RELEASED, "rejected-due", RETRYABLE, "the same, and the retry policy allows another attempt"),
-    Row(RELEASED, "failed", FAILED, "its own run proves failure, or the key was closed at the recipient; final"),
+    Row(
+        RELEASED,
+        "failed",
+        FAILED,
+        "its own run proves failure, or the key was closed at the recipient; final",
+    ),
     Row(RELEASED, "failed-due", RETRYABLE, "the same, and contract and policy allow another attempt"),
     Row(RELEASED, "uncertain", UNCERTAIN, "a look-up found nothing; nobody can know"),
     Row(RETRYABLE, "intent", INTENDED, "the next attempt takes the right to send"),

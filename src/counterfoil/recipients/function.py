@@ -61,7 +61,7 @@ class Recipient:
 
     def operation(
         self,
-        function: Callable[..., Any] | None = None,
+        function: Any = None,
         /,
         *,
         visibility: float = 0.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Final
 
 from counterfoil.effects.decide import Verdict
 from counterfoil.effects.effect import EffectCall, Unaskable
@@ -14,6 +14,8 @@ from counterfoil.errors import UsageError
 from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import codec, keys
 from counterfoil.runtime.coding import PROOF, RESULT, Coder, canonical, coder
+
+ATTEMPTS_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class Retry:
     backoff_max_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or not 1 <= self.attempts <= 1000:
-            raise UsageError(f"attempts must be an int from 1 to 1000, not {self.attempts!r}")
+        if type(self.attempts) is not int or not 1 <= self.attempts <= ATTEMPTS_MAX:
+            raise UsageError(f"attempts must be an int from 1 to {ATTEMPTS_MAX}, not {self.attempts!r}")
         if self.within_s is not None:
             keys.seconds(self.within_s, "within_s", positive=True)
         keys.seconds(self.backoff_s, "backoff_s")
@@ -61,9 +63,7 @@ def step_call(name: str, body: Any, *, inputs: Any, retry: Any, result_type: Any
     if not callable(body):
         raise UsageError(f"a step's body is a callable, not {type(body).__name__}")
     coded = coder(result_type, RESULT)
-    call = StepCall(
-        name=name, body=body, inputs=canonical(inputs, "inputs"), retry=_retry(retry), encode=coded.encode
-    )
+    call = StepCall(name=name, body=body, inputs=canonical(inputs, "inputs"), retry=_retry(retry), encode=coded.encode)
     return call, coded
 
 
@@ -140,7 +140,7 @@ def verdict(
     for value, what in ((reason, "reason"), (by, "by")):
         if not isinstance(value, str) or not value.strip():
             raise UsageError(f"a decision needs `{what}`")
-    if isinstance(expect_version, bool) or not isinstance(expect_version, int):
+    if type(expect_version) is not int:
         raise UsageError("expect_version is the version that effects() showed, an int")
     return Verdict(
         happened=not did_not_happen,

@@ -70,7 +70,7 @@ class BlockingDriver:
         # Guards the flights; its waiters are callers that share one, and flows that pause for changes.
         self._changed = threading.Condition()
         self._pausing = 0
-        self._serve: dict[type[Request[Any]], Callable[[Scope, Any, list[str]], Any]] = {
+        self._serve: dict[type[Request[Any]], Callable[[Scope, Any], Any]] = {
             Append: self._append,
             Read: self._read,
             Call: self._call,
@@ -87,8 +87,8 @@ class BlockingDriver:
         scope: Scope,
         kind: str,
         name: str,
-        flow: Callable[[], Flow],
         *,
+        flow: Callable[[], Flow],
         request: Any = None,
         wait_s: float | None = None,
     ) -> Any:
@@ -102,7 +102,7 @@ class BlockingDriver:
             request: canonical request, compared with that of the one under way.
             wait_s: how long to wait for somebody else's flow; None: as long as it takes.
         """
-        chain = enter(id(self), scope.run, kind, name)
+        chain = enter(id(self), scope.run, kind=kind, name=name)
         key = (scope.run, kind, name)
         with self._changed:
             flight = self._flights.get(key)
@@ -114,7 +114,7 @@ class BlockingDriver:
         if not mine:
             if wait_s is None and len(chain) > 1:
                 wait_s = NESTED_WAIT_S
-            return self._join(flight, name, request, wait_s)
+            return self._join(flight, name, request=request, wait_s=wait_s)
         token = inside.set(chain)
         try:
             flight.value = self.run(scope, flow())
@@ -130,7 +130,7 @@ class BlockingDriver:
                     self._changed.notify_all()
         return flight.value
 
-    def _join(self, flight: Flight, name: str, request: Any, wait_s: float | None) -> Any:
+    def _join(self, flight: Flight, name: str, *, request: Any, wait_s: float | None) -> Any:
         if request is not None and flight.fingerprint is not None and request != flight.fingerprint:
             raise conflict(name)
         with self._changed:
@@ -138,12 +138,7 @@ class BlockingDriver:
             ended = self._changed.wait_for(lambda: flight.done, wait_s)
             flight.waiters -= 1
         if not ended:
-            raise EffectUnresolved(
-                f"{name!r} is unresolved: another call in this process is still performing it",
-                reason="in-flight",
-                name=name,
-                effect_ran="unknown",
-            )
+            raise in_flight(name)
         if flight.error is not None:
             raise again(flight.error)
         return flight.value
@@ -166,7 +161,6 @@ class BlockingDriver:
 
     def run(self, scope: Scope, flow: Flow) -> Any:
         """Run a flow to its end in this thread."""
-        epoch: list[str] = []
         answer: Any = None
         error: BaseException | None = None
         watch = self.watch
@@ -177,30 +171,27 @@ class BlockingDriver:
                 return done.value
             answer, error = None, None
             if watch is not None:
-                self._watched(watch, "before", scope, request, flow)
+                self._watched(watch, "before", scope, request=request, flow=flow)
             try:
-                answer = self._serve[type(request)](scope, request, epoch)
+                answer = self._serve[type(request)](scope, request)
             except BaseException as raised:  # noqa: BLE001 - the flow decides what becomes of it
                 error = raised
             if watch is not None:
-                self._watched(watch, "after", scope, request, flow)
+                self._watched(watch, "after", scope, request=request, flow=flow)
 
     @staticmethod
-    def _watched(watch: Watch, moment: Any, scope: Scope, request: Request[Any], flow: Flow) -> None:
+    def _watched(watch: Watch, moment: Any, scope: Scope, *, request: Request[Any], flow: Flow) -> None:
         try:
             watch(moment, scope.run, request)
         except BaseException:
             flow.close()
             raise
 
-    def _append(self, scope: Scope, request: Append, epoch: list[str]) -> Filled:
+    def _append(self, scope: Scope, request: Append) -> Filled:
         session = self.session
         entry = request.settle
         if entry is None:
-            # A flow stays with one epoch: what it decided under a retired one it must not go on with.
-            if not epoch:
-                epoch.append(session.epoch())
-            entry = session.entry(scope, request.draft, epoch[0])
+            entry = session.entry(scope, request.draft, session.epoch_of(scope))
         try:
             record = session.ledger.append(entry, settle=request.settle is not None)
         except BaseException as error:
@@ -211,34 +202,26 @@ class BlockingDriver:
                 self._changed.notify_all()
         return session.filled(scope, entry, record)
 
-    def _read(self, scope: Scope, _request: Read, _epoch: list[str]) -> None:
-        history = scope.history
-        history.add(self.session.ledger.read(scope.namespace, scope.run, history.position))
-        history.loaded = True
-
-    def load(self, scope: Scope) -> None:
-        """Read a run for the first time."""
-        if not scope.history.loaded:
-            self.refresh(scope)
+    def _read(self, scope: Scope, _request: Read) -> None:
+        self.session.read(scope)
 
     def refresh(self, scope: Scope) -> None:
         """Bring what is known of a run up to date."""
-        self._read(scope, Read(), [])
+        self.session.read(scope)
 
-    def _now(self, _scope: Scope, _request: Now, _epoch: list[str]) -> Instant:
+    def _now(self, _scope: Scope, _request: Now) -> Instant:
         clock = self.session.clock
         return Instant(clock.time(), clock.monotonic())
 
-    def _gone(self, _scope: Scope, request: Gone, _epoch: list[str]) -> bool:
+    def _gone(self, _scope: Scope, request: Gone) -> bool:
         ledger = self.session.ledger
         return ledger.gone(request.epoch) if isinstance(ledger, Owners) else True
 
-    def _live(self, _scope: Scope, _request: Live, epoch: list[str]) -> bool:
+    def _live(self, scope: Scope, _request: Live) -> bool:
         ledger = self.session.ledger
-        mine = epoch[0] if epoch else self.session.epoch()
-        return ledger.live(mine) if isinstance(ledger, Owners) else True
+        return ledger.live(self.session.epoch_of(scope)) if isinstance(ledger, Owners) else True
 
-    def _pause(self, scope: Scope, request: Pause, _epoch: list[str]) -> None:
+    def _pause(self, scope: Scope, request: Pause) -> None:
         clock, notifier = self.session.clock, self.session.notifier
         end = clock.monotonic() + request.seconds
         slice_s = POLL_FIRST_S
@@ -263,7 +246,7 @@ class BlockingDriver:
 
     # --- handlers
 
-    def _call(self, _scope: Scope, request: Call, _epoch: list[str]) -> Reply:
+    def _call(self, _scope: Scope, request: Call) -> Reply:
         deadline = None if request.timeout_s is None else time.monotonic() + request.timeout_s
         context = Context(request.key, request.attempt, deadline)
         call = _Handler(self.session, request, context)
@@ -326,7 +309,16 @@ def conflict(name: str) -> CounterfoilError:
     )
 
 
+def in_flight(name: str) -> EffectUnresolved:
+    """Make the error for a caller that waited long enough for another call of its own process."""
+    return EffectUnresolved(
+        f"{name!r} is unresolved: another call in this process is still performing it",
+        reason="in-flight",
+        name=name,
+        effect_ran="unknown",
+    )
+
+
 def again(error: BaseException) -> BaseException:
     """Give another caller the same error, as an instance of its own where that can be."""
     return error.again() if isinstance(error, CounterfoilError) else error
-

@@ -82,7 +82,7 @@ RESULT = Coder(None, "the step's result")
 
 def coder(type_: Any, plain: Coder) -> Coder:
     """Return the coder for a type, `plain` where there is none."""
-    return plain if type_ is None else Coder(type_, plain._what)  # noqa: SLF001 - its own class
+    return plain if type_ is None else Coder(type_, plain._what)
 
 
 def canonical(value: Any, what: str) -> bytes | None:

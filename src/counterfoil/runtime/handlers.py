@@ -73,7 +73,7 @@ def is_async(handler: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
 
 
-def enter(session: int, run: str, kind: str, name: str) -> tuple[tuple[int, str, str, str], ...]:
+def enter(session: int, run: str, *, kind: str, name: str) -> tuple[tuple[int, str, str, str], ...]:
     """Return the chain of calls with one more, refusing a call from inside itself (rule E22).
 
     Raises:

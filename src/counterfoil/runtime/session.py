@@ -23,10 +23,10 @@ from counterfoil.protocol import codec, keys, records, slots
 from counterfoil.protocol.history import History
 from counterfoil.protocol.keys import Fingerprints
 from counterfoil.protocol.records import Draft, Entry, Record, checksum
-from counterfoil.protocol.requests import Append, Filled
+from counterfoil.protocol.requests import Filled
 
 _forks = itertools.count()
-_process = next(_forks)
+_process: int = next(_forks)
 
 
 def _after_fork() -> None:
@@ -87,13 +87,14 @@ class Session:
         self._lock = threading.Lock()
         self._registering = threading.Lock()
         self._appends = itertools.count(1)
-        self._process = _process
+        self._process: int = _process
         self._epoch: str | None = None
         self.own_epochs: set[str] = set()
         self.states: WeakValueDictionary[str, RunState] = WeakValueDictionary()
         self.pinned: dict[str, RunState] = {}
         self.namespace = ""
-        self._birth: codec.BirthBody | None = None
+        self._fingerprints = Fingerprints({}, "")
+        self._accepted = 0
         self._physical = 0
         self._ending = False
 
@@ -109,6 +110,8 @@ class Session:
         self._ledger = self._given if self._url is None else self._url.open()
         try:
             self._learn_birth()
+            if isinstance(self._ledger, Restorable):
+                self._accepted = self._ledger.accepted_generation()
         except BaseException:
             self._close_ledger()
             raise
@@ -145,13 +148,12 @@ class Session:
                 # Nothing was ever recorded in it: any namespace will do for reading.
                 self.namespace = self._namespace or "unborn"
                 return
-        self._birth = codec.parse(record, codec.BirthBody, namespace=slots.SYSTEM_NAMESPACE, run=slots.SYSTEM_RUN)
-        self.namespace = self._namespace or self._birth.namespace
+        birth = codec.parse(record, codec.BirthBody, namespace=slots.SYSTEM_NAMESPACE, run=slots.SYSTEM_RUN)
+        self.namespace = self._namespace or birth.namespace
+        self._fingerprints = Fingerprints({birth.key_id: bytes.fromhex(birth.key)}, birth.key_id)
 
     def _give_birth(self) -> Record:
-        body = codec.BirthBody(
-            namespace=secrets.token_hex(8), key_id=secrets.token_hex(3), key=secrets.token_hex(32)
-        )
+        body = codec.BirthBody(namespace=secrets.token_hex(8), key_id=secrets.token_hex(3), key=secrets.token_hex(32))
         draft = Draft(slot=slots.BIRTH, kind=records.LEDGER, phase="birth", body=codec.body_of(body))
         entry = self._entry(slots.SYSTEM_NAMESPACE, slots.SYSTEM_RUN, draft, epoch="")
         # Two processes may give birth at once with the same (epoch, append id): the body tells them apart, and
@@ -160,13 +162,6 @@ class Session:
             return self.ledger.append(entry)
         except CommitUnknown:
             return self.ledger.append(entry, settle=True)
-
-    @property
-    def fingerprints(self) -> Fingerprints:
-        """The keys of this ledger's fingerprints."""
-        if self._birth is None:
-            return Fingerprints({"none": b""}, "none")
-        return Fingerprints({self._birth.key_id: bytes.fromhex(self._birth.key)}, self._birth.key_id)
 
     def retain(self) -> None:
         """Note that a handler of the user has begun to run."""
@@ -227,6 +222,16 @@ class Session:
                 self.own_epochs.add(self._epoch)
             return self._epoch
 
+    def epoch_of(self, scope: Scope) -> str:
+        """Return the epoch of a handle. It stays: what a retired one had decided it must not go on with."""
+        if scope.epoch is None:
+            scope.epoch = self.epoch()
+        return scope.epoch
+
+    def has_epoch(self, scope: Scope) -> bool:
+        """Say whether `epoch_of` answers without blocking."""
+        return scope.epoch is not None or self._epoch is not None
+
     def retired(self, epoch: str) -> None:
         """Note that an epoch was refused; new handles get a fresh one."""
         with self._registering:
@@ -267,6 +272,12 @@ class Session:
         elif isinstance(error, OwnerRetired):
             self.retired(entry.epoch)
 
+    def read(self, scope: Scope) -> None:
+        """Bring what is known of a run up to date; blocks."""
+        history = scope.history
+        history.add(self.ledger.read(scope.namespace, scope.run, history.position))
+        history.loaded = True
+
     # --- runs
 
     def state(self, run: str) -> RunState:
@@ -285,10 +296,10 @@ class Session:
             run=run,
             history=state.history,
             memory=state.memory,
-            fingerprints=self.fingerprints,
+            fingerprints=self._fingerprints,
             own_epochs=self.own_epochs,
             owned=isinstance(ledger, Owners),
-            accepted_generation=ledger.accepted_generation() if isinstance(ledger, Restorable) else 0,
+            accepted_generation=self._accepted,
         )
 
     def keep(self, run: str, state: RunState) -> None:
@@ -313,6 +324,3 @@ def _clock(given: Any) -> Clock:
     if callable(given):
         return CallableClock(given)
     raise UsageError("a clock has `time()` and `monotonic()`, or is a function that returns seconds since 1970")
-
-
-__all__ = ["Append", "RunState", "Session"]

@@ -150,7 +150,7 @@ class Runtime:
                     results[row.run_id] = error
         return results
 
-    def deliver(self, run_id: str, event: str, id: str, payload: Any = None) -> bool:  # noqa: A002 - pinned
+    def deliver(self, run_id: str, event: str, id: str, payload: Any = None) -> bool:
         """Record a delivery for a run; see `Run.deliver`."""
         return self.run(run_id).deliver(event, id, payload)
 
@@ -209,6 +209,7 @@ class Run:
         self._session: Session = runtime._session
         self._driver = runtime._driver
         self._state: RunState = self._session.state(run_id)
+        self._scope: Scope | None = None
         self._cancelled = threading.Event()
         self._left = False
 
@@ -232,12 +233,34 @@ class Run:
     # --- steps and effects
 
     @overload
-    def step(self, name: str, body: Callable[..., Any], *, inputs: Any = None, retry: Retry | None = None, result_type: type[T]) -> T: ...
+    def step(
+        self,
+        name: str,
+        body: Callable[..., Any],
+        *,
+        inputs: Any = None,
+        retry: Retry | None = None,
+        result_type: type[T],
+    ) -> T: ...
     @overload
-    def step(self, name: str, body: Callable[..., T], *, inputs: Any = None, retry: Retry | None = None, result_type: None = None) -> T: ...
+    def step(
+        self,
+        name: str,
+        body: Callable[..., T],
+        *,
+        inputs: Any = None,
+        retry: Retry | None = None,
+        result_type: None = None,
+    ) -> T: ...
 
     def step(
-        self, name: str, body: Callable[..., Any], *, inputs: Any = None, retry: Retry | None = None, result_type: Any = None
+        self,
+        name: str,
+        body: Callable[..., Any],
+        *,
+        inputs: Any = None,
+        retry: Retry | None = None,
+        result_type: Any = None,
     ) -> Any:
         """Run a computation and record its result after it; a replay returns the record.
 
@@ -260,15 +283,54 @@ class Run:
         found = steps.recorded(scope, name, call.inputs)
         if found is None:
             self._not_cancelled()
-            found = self._shared(scope, "step", name, lambda: steps.step(scope, call), request=call.inputs)
+            found = self._shared(scope, "step", name, flow=lambda: steps.step(scope, call), request=call.inputs)
         return coded.decode(found)
 
     @overload
-    def effect(self, name: str, operation: Operation[P], /, *, wait: float = 30.0, reconcile_timeout: float = 30.0, visibility: float = 0.0, verify: Callable[..., Any] | None = None, retry: Retry | None = None) -> Outcome[P]: ...
+    def effect(
+        self,
+        name: str,
+        operation: Operation[P],
+        /,
+        *,
+        wait: float = 30.0,
+        reconcile_timeout: float = 30.0,
+        visibility: float = 0.0,
+        verify: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+    ) -> Outcome[P]: ...
     @overload
-    def effect(self, name: str, operation: Operation[Any] | None = None, *, run: Callable[..., Any] | None = None, reconcile: Any = None, request: Any = None, wait: float = 30.0, reconcile_timeout: float = 30.0, visibility: float = 0.0, verify: Callable[..., Any] | None = None, retry: Retry | None = None, proof_type: type[P]) -> Outcome[P]: ...
+    def effect(
+        self,
+        name: str,
+        operation: Operation[Any] | None = None,
+        *,
+        run: Callable[..., Any] | None = None,
+        reconcile: Any = None,
+        request: Any = None,
+        wait: float = 30.0,
+        reconcile_timeout: float = 30.0,
+        visibility: float = 0.0,
+        verify: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+        proof_type: type[P],
+    ) -> Outcome[P]: ...
     @overload
-    def effect(self, name: str, operation: None = None, *, run: Callable[..., P], reconcile: Any, request: Any = None, wait: float = 30.0, reconcile_timeout: float = 30.0, visibility: float = 0.0, verify: Callable[..., Any] | None = None, retry: Retry | None = None, proof_type: None = None) -> Outcome[P]: ...
+    def effect(
+        self,
+        name: str,
+        operation: None = None,
+        *,
+        run: Callable[..., P],
+        reconcile: Any,
+        request: Any = None,
+        wait: float = 30.0,
+        reconcile_timeout: float = 30.0,
+        visibility: float = 0.0,
+        verify: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+        proof_type: None = None,
+    ) -> Outcome[P]: ...
 
     def effect(
         self,
@@ -330,20 +392,20 @@ class Run:
         scope = self._load()
         if call.verifier is not None:
             scope.memory.verifiers[name] = call.verifier
-        outcome = recorded(scope, self._state, name, call.request)
+        outcome = recorded(scope, self._state, name=name, request=call.request)
         if outcome is None:
-            self._not_cancelled(lambda: recorded(scope, self._state, name, call.request) is not None)
+            self._not_cancelled(lambda: recorded(scope, self._state, name=name, request=call.request) is not None)
             try:
                 outcome = self._shared(
                     scope,
                     "effect",
                     name,
-                    lambda: effects.effect(scope, call),
+                    flow=lambda: effects.effect(scope, call),
                     request=call.request,
                     wait_s=call.wait_s,
                 )
             except RunPruned as error:
-                raise self._buried(scope, name, coded, error) from None
+                raise self._buried(scope, name, coded, error=error) from None
             except LedgerUnavailable:
                 self._session.keep(self.id, self._state)
                 self._runtime._keeper.wake()
@@ -352,7 +414,7 @@ class Run:
             raise pruned(self.id, name, typed(outcome, coded))
         return typed(outcome, coded)
 
-    def _buried(self, scope: Scope, name: str, coded: Coder, error: RunPruned) -> RunPruned:
+    def _buried(self, scope: Scope, name: str, coded: Coder, *, error: RunPruned) -> RunPruned:
         self._driver.refresh(scope)
         outcome = effects.recorded(scope, name, None)
         return error if outcome is None else pruned(self.id, name, typed(outcome, coded))
@@ -365,9 +427,9 @@ class Run:
         keys.name(name)
         scope = self._load()
         self._not_cancelled()
-        self._shared(scope, "sleep", name, lambda: park.sleep(scope, name, seconds))
+        self._shared(scope, "sleep", name, flow=lambda: park.sleep(scope, name, seconds))
 
-    def wait_for(self, event: str, id: str, *, timeout: float | None = None) -> Any:  # noqa: A002 - pinned
+    def wait_for(self, event: str, id: str, *, timeout: float | None = None) -> Any:
         """Return the payload that is delivered for (event, id).
 
         Raises:
@@ -379,7 +441,7 @@ class Run:
         scope = self._load()
         return codec.decode(self._driver.run(scope, park.wait_for(scope, event, id, timeout_s=timeout_s)))
 
-    def deliver(self, event: str, id: str, payload: Any = None) -> bool:  # noqa: A002 - pinned
+    def deliver(self, event: str, id: str, payload: Any = None) -> bool:
         """Record a delivery, durably: True if it was recorded, False if an equal one was there.
 
         Raises:
@@ -390,7 +452,7 @@ class Run:
         keys.name(id, "id")
         encoded = codec.encode(payload, what="the payload")
         by = self._session.label
-        return self._drive(lambda scope: park.deliver(scope, event, id, encoded, by=by))  # type: ignore[no-any-return]
+        return self._drive(lambda scope: park.deliver(scope, event, id, payload=encoded, by=by))  # type: ignore[no-any-return]
 
     # --- evidence and decisions
 
@@ -442,16 +504,20 @@ class Run:
     def _load(self) -> Scope:
         if self._left:
             raise UsageError(f"this handle of run {self.id!r} was left", hint="open the run again", code="left")
-        scope = self._session.scope(self.id, self._state)
-        self._driver.load(scope)
+        self._session.check()
+        scope = self._scope
+        if scope is None:
+            scope = self._scope = self._session.scope(self.id, self._state)
+        if not scope.history.loaded:
+            self._driver.refresh(scope)
         return scope
 
     def _drive(self, flow: Callable[[Scope], Any]) -> Any:
         scope = self._load()
         return self._driver.run(scope, flow(scope))
 
-    def _shared(self, scope: Scope, kind: str, name: str, flow: Callable[[], Any], **more: Any) -> Any:
-        return self._driver.shared(scope, kind, name, flow, **more)
+    def _shared(self, scope: Scope, kind: str, name: str, *, flow: Callable[[], Any], **more: Any) -> Any:
+        return self._driver.shared(scope, kind, name, flow=flow, **more)
 
     def _not_cancelled(self, recorded_meanwhile: Callable[[], bool] | None = None) -> None:
         if not self._cancelled.is_set():
@@ -463,7 +529,7 @@ class Run:
         raise RunCancelled(f"run {self.id!r} was cancelled; nothing was started")
 
 
-def recorded(scope: Scope, state: RunState, name: str, request: bytes | None) -> Outcome[Any] | None:
+def recorded(scope: Scope, state: RunState, *, name: str, request: bytes | None) -> Outcome[Any] | None:
     """Return a recorded final outcome, remembering it: later calls of this life need no fold."""
     known = state.known.get(name)
     if known is not None and (request is None or known[0] is None):

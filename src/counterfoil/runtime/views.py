@@ -11,7 +11,7 @@ from counterfoil.errors import LedgerCorrupt, UsageError
 from counterfoil.outcomes import Accepted, Decision, Outcome
 from counterfoil.ports.ledger import Catalogue, Retention
 from counterfoil.protocol import codec, keys, records, slots, states
-from counterfoil.protocol.history import Effect, History, decision_of, evidence_of, look
+from counterfoil.protocol.history import Effect, History, decision_of, look
 from counterfoil.protocol.records import Draft, Record
 from counterfoil.runtime.session import Session
 
@@ -145,13 +145,7 @@ def show(session: Session, run_id: str) -> list[RecordView]:
 
 
 def _view(record: Record) -> RecordView:
-    parts = record.slot.split("/")
     of_effect = slots.effect_of(record.slot)
-    attempt = of_effect[1] if of_effect is not None and of_effect[2] != "note" else None
-    head = {"effect": 1, "step": 1, "park": 2, "event": 1}.get(parts[0])
-    named = parts[head : head + 2] if parts[0] == "event" else parts[head : head + 1] if head else []
-    if record.slot.startswith("park/wait/"):
-        named = parts[2:4]
     try:
         body = codec.decode(record.body)
     except Exception:  # noqa: BLE001 - a damaged record is shown as such
@@ -161,8 +155,8 @@ def _view(record: Record) -> RecordView:
         at=record.at,
         kind=record.kind,
         phase=record.phase,
-        name="/".join(slots.unescape(part) for part in named),
-        attempt=attempt,
+        name="/".join(slots.names_in(record.slot)),
+        attempt=of_effect[1] if of_effect is not None and of_effect[2] != "note" else None,
         epoch=record.epoch,
         body=body,
         slot=record.slot,
@@ -179,7 +173,7 @@ def effects(session: Session, *, state: str | None = None, run_id: str | None = 
     """
     if state is not None and state not in STATES:
         raise UsageError(f"state is one of {', '.join(STATES)}, not {state!r}")
-    found = []
+    found: list[EffectView] = []
     for each in [run_id] if run_id is not None else _candidates(session, state):
         found.extend(view for view in _of_run(session, each) if state is None or view.state == state)
     return found
@@ -219,7 +213,7 @@ def effect_view(session: Session, found: History, seen: Effect, now: float) -> E
     state = {states.INTENDED: UNRESOLVED, states.RELEASED: UNRESOLVED, states.RETRYABLE: RETRY_SCHEDULED}.get(
         seen.state, seen.state
     )
-    if seen.state == states.FAILED or seen.state == states.REJECTED:
+    if seen.state in (states.FAILED, states.REJECTED):
         state = type(outcome).__name__.lower()
     return EffectView(
         run_id=found.run,
@@ -266,7 +260,12 @@ def _corrupt(session: Session, found: History, name: str, now: float) -> EffectV
 
 
 def prune(
-    session: Session, *, older_than_s: float = 0.0, limit: int | None = None, dry_run: bool = False, page: int = 500
+    session: Session,
+    *,
+    older_than_s: float = 0.0,
+    limit: int | None = None,
+    dry_run: bool = False,
+    page: int = 500,
 ) -> PruneReport:
     """Prune finished runs, oldest first, in bounded pages.
 
@@ -312,13 +311,16 @@ def _bury(session: Session, ledger: Retention, found: History, page: int) -> Non
         return
     scope = session.scope(found.run, session.state(found.run))
     epoch = session.epoch()
-    tombstone = Draft(
-        slot=slots.TOMBSTONE, kind=records.RUN, phase="tombstone", body=codec.body_of(codec.EmptyBody())
-    )
+    tombstone = Draft(slot=slots.TOMBSTONE, kind=records.RUN, phase="tombstone", body=codec.body_of(codec.EmptyBody()))
     stone = session.entry(scope, tombstone, epoch)
     by_attempt = {draft.slot.rsplit("/", 1)[0]: draft for draft in kept}
     for start in range(0, max(len(dropped), 1), page):
         drop = dropped[start : start + page]
         # An attempt's buried record is written in the same transaction that drops the first of its records.
-        owed = [by_attempt.pop(prefix) for prefix in dict.fromkeys(s.rsplit("/", 1)[0] for s in drop) if prefix in by_attempt]
-        ledger.bury(found.namespace, found.run, stone, [session.entry(scope, draft, epoch) for draft in owed], drop)
+        owed = [
+            by_attempt.pop(prefix)
+            for prefix in dict.fromkeys(s.rsplit("/", 1)[0] for s in drop)
+            if prefix in by_attempt
+        ]
+        entries = [session.entry(scope, draft, epoch) for draft in owed]
+        ledger.bury(found.namespace, found.run, tombstone=stone, kept=entries, drop=drop)
