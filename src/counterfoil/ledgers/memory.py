@@ -153,9 +153,7 @@ class MemoryLedger:
         with self._lock:
             found = self._runs.get((namespace, run))
             if found is None or (found.row.finished is None and not found.row.pruned):
-                raise UsageError(
-                    f"run {run!r} is not finished", hint="only finished runs are pruned"
-                )
+                raise UsageError(f"run {run!r} is not finished", hint="only finished runs are pruned")
             for entry in (tombstone, *kept):
                 self._fill(entry)
             doomed = set(drop) - {tombstone.slot}

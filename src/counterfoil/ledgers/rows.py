@@ -52,9 +52,7 @@ def outlives_pruning(entry: Entry) -> bool:
 
 def forked() -> ForkedLedger:
     """Make the error for a child that uses its parent's ledger."""
-    return ForkedLedger(
-        "this ledger was opened before fork()", hint="open a runtime after the fork"
-    )
+    return ForkedLedger("this ledger was opened before fork()", hint="open a runtime after the fork")
 
 
 def closed() -> LedgerUnavailable:

@@ -16,9 +16,12 @@ BATCH_MAX: Final = 1024
 
 
 class Submission:
-    """One entry on its way: what `submit` was given, and later the reply."""
+    """One entry on its way, and later the reply.
 
-    __slots__ = ("deliver", "entry", "reply", "settle", "token")
+    With `deliver` the reply is told in the ledger's thread; otherwise a caller waits, by `wake` if it must.
+    """
+
+    __slots__ = ("abandoned", "deliver", "entry", "reply", "settle", "token", "wake")
 
     def __init__(
         self,
@@ -33,6 +36,8 @@ class Submission:
         self.token = token
         self.deliver = deliver
         self.reply: Reply | None = None
+        self.wake: Lock | None = None
+        self.abandoned = False
 
 
 class Submissions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -61,6 +62,8 @@ class SqliteUrl:
 
     def open(self) -> Ledger:
         """Open the database, create it if it is not there, and bring its schema up to date."""
+        if os.name != "posix":
+            raise UsageError("the SQLite ledger needs POSIX record locks", hint="use Linux or macOS")
         from counterfoil.ledgers.sqlite import SqliteLedger
 
         return SqliteLedger(
@@ -106,11 +109,7 @@ def _sqlite(rest: str) -> SqliteUrl:
         strict=_choice(options, "strict", ("0", "1")) == "1",
     )
     if find_spec(found.engine) is None:
-        mend = (
-            "pip install apsw"
-            if found.engine == "apsw"
-            else "this Python was built without sqlite3"
-        )
+        mend = "pip install apsw" if found.engine == "apsw" else "this Python was built without sqlite3"
         raise UsageError(f"the engine {found.engine} is not installed", hint=mend)
     return found
 
@@ -118,9 +117,7 @@ def _sqlite(rest: str) -> SqliteUrl:
 def _path(location: str) -> str:
     path = location[3:]
     if not location.startswith("///"):
-        raise UsageError(
-            f"sqlite:{location} names a host", hint=f"a SQLite file has none: {_FORMS}"
-        )
+        raise UsageError(f"sqlite:{location} names a host", hint=f"a SQLite file has none: {_FORMS}")
     if not path or path == ":memory:":
         raise UsageError("the URL names no file", hint="a ledger in memory is memory:")
     if path.endswith("/"):
@@ -140,9 +137,7 @@ def _options(query: str) -> dict[str, str]:
     for part in query.split("&"):
         name, equals, value = part.partition("=")
         if not equals or name not in ("engine", "timeout", "synchronous", "strict"):
-            raise UsageError(
-                f"unknown option {part!r}", hint="there are engine, timeout, synchronous and strict"
-            )
+            raise UsageError(f"unknown option {part!r}", hint="there are engine, timeout, synchronous and strict")
         if name in options:
             raise UsageError(f"the option {name} is given twice", hint="give it once")
         options[name] = value
@@ -153,9 +148,7 @@ def _choice(options: dict[str, str], name: str, allowed: tuple[str, ...]) -> str
     value = options.get(name, allowed[0])
     if value not in allowed:
         why = "; anything weaker can lose records" if name == "synchronous" else ""
-        raise UsageError(
-            f"{name}={value} is not possible", hint=f"{name} is one of {', '.join(allowed)}{why}"
-        )
+        raise UsageError(f"{name}={value} is not possible", hint=f"{name} is one of {', '.join(allowed)}{why}")
     return value
 
 
@@ -165,7 +158,5 @@ def _timeout(text: str) -> float:
     except ValueError:
         timeout_s = math.nan
     if not 0 < timeout_s < math.inf:
-        raise UsageError(
-            f"timeout={text} is not possible", hint="it is a positive number of seconds"
-        )
+        raise UsageError(f"timeout={text} is not possible", hint="it is a positive number of seconds")
     return timeout_s

@@ -1,0 +1,6 @@
+"""The SQLite ledger."""
+
+from counterfoil.ledgers.sqlite.ledger import SqliteLedger
+from counterfoil.ledgers.sqlite.migrations import sql
+
+__all__ = ["SqliteLedger", "sql"]

@@ -1,0 +1,134 @@
+"""The folder beside the database: the generation that a restored backup does not have, and lock files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+from counterfoil.errors import LedgerReadOnly
+from counterfoil.ledgers.sqlite import lifelines
+
+_EPOCH: Final = re.compile(r"[0-9]+\.[0-9a-f]{8}")
+
+
+class Beside:
+    """The folder `<database>-counterfoil`.
+
+    Args:
+        database: absolute path of the database file.
+    """
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+        self.folder = f"{database}-counterfoil"
+        self._generation = os.path.join(self.folder, "generation")  # noqa: PTH118
+
+    def generation(self) -> int | None:
+        """Return the generation kept here, None if there is none that can be read."""
+        try:
+            with open(self._generation, encoding="ascii") as file:  # noqa: PTH123  # noqa: PTH123
+                return int(file.read(64))
+        except (OSError, ValueError):
+            return None
+
+    def advance(self, generation: int) -> None:
+        """Keep a generation, durably, unless a later one is kept already. The caller has the turn."""
+        present = self.generation()
+        if present is not None and generation <= present:
+            return
+        fresh = f"{self._generation}.new"
+        mode = os.stat(self.database).st_mode & 0o666  # noqa: PTH116
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with open(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(descriptor, mode)
+            file.write(f"{generation}\n")
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(fresh, self._generation)  # noqa: PTH105
+        self._sync()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Take the turn to change generations and owners, making the folder if need be.
+
+        Raises:
+            LedgerReadOnly: this user cannot write here.
+        """
+        with self._writable():
+            self._make()
+            held = lifelines.turn(self._file("registration.lock"), like=self.database)
+            held.__enter__()
+        try:
+            yield
+        finally:
+            held.__exit__(None, None, None)
+
+    def hold(self, epoch: str) -> None:
+        """Create and hold the lock of a life that is about to register."""
+        with self._writable():
+            if not lifelines.hold(self._life(epoch), like=self.database):
+                raise LedgerReadOnly(f"somebody holds the lock of the new life {epoch}")
+
+    def let_go(self, epoch: str) -> None:
+        """Give back the lock of an own life."""
+        lifelines.let_go(self._life(epoch))
+
+    def held_here(self, epoch: str) -> bool:
+        """Return whether this process holds the lock of a life."""
+        return bool(_EPOCH.fullmatch(epoch)) and lifelines.held_here(self._life(epoch))
+
+    def over(self, epoch: str, *, remove: bool) -> bool | None:
+        """Return whether a life's process is gone; None if its lock file is not there."""
+        # An epoch read from a damaged record must not lead anywhere else.
+        if not _EPOCH.fullmatch(epoch):
+            return None
+        return lifelines.seize(self._life(epoch), remove=remove)
+
+    def checkpoint_turn(self) -> AbstractContextManager[bool]:
+        """Take the turn to checkpoint, if it is free."""
+        return lifelines.turn_if_free(self._file("checkpoint.lock"), like=self.database)
+
+    def writable(self) -> bool:
+        """Return whether this user could write here."""
+        there = os.path.isdir(self.folder)  # noqa: PTH112
+        folder = self.folder if there else os.path.dirname(self.folder)  # noqa: PTH120
+        return os.access(folder, os.W_OK | os.X_OK)
+
+    def _life(self, epoch: str) -> str:
+        return self._file("owners", f"{epoch}.lock")
+
+    def _file(self, *parts: str) -> str:
+        return os.path.join(self.folder, *parts)  # noqa: PTH118
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LedgerReadOnly(
+                f"owners cannot be registered in {self.folder}: {error}",
+                hint="this user must be able to write in that folder",
+            ) from error
+
+    def _make(self) -> None:
+        like = os.stat(self.database)  # noqa: PTH116
+        mode = like.st_mode & 0o666
+        mode |= (mode & 0o444) >> 2
+        for folder in (self.folder, self._file("owners")):
+            try:
+                os.mkdir(folder, mode)  # noqa: PTH102
+            except FileExistsError:
+                continue
+            os.chmod(folder, mode)  # noqa: PTH101
+            if os.geteuid() == 0:
+                os.chown(folder, like.st_uid, like.st_gid)
+
+    def _sync(self) -> None:
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,266 @@
+"""The two connections to one database file: one writes, one reads, each behind a lock of its own.
+
+Before a `fork()` the connections are closed and opened again on their next use. So a child inherits none: an
+inherited connection must neither be used nor closed, and a new one of the child would share its locks, which
+the child does not hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+import weakref
+from collections.abc import Callable
+from threading import Lock
+from typing import Final, TypeVar
+
+from counterfoil.errors import CounterfoilError, LedgerUnavailable, UsageError
+from counterfoil.ledgers.rows import closed, forked
+from counterfoil.ledgers.sqlite import forks, migrations, presence, troubles
+from counterfoil.ledgers.sqlite.engines import (
+    CANTOPEN,
+    NOTADB,
+    READONLY,
+    Connection,
+    StoreError,
+    connect,
+    library_version,
+    resets_wal_wrongly,
+)
+
+T = TypeVar("T")
+
+WAL_BYTES_MAX: Final = 64 * 1024 * 1024
+_LEVELS: Final = {"full": 2, "extra": 3}
+_log: Final = logging.getLogger("counterfoil")
+_warned: set[str] = set()
+
+
+class Database:
+    """One SQLite file, opened for a ledger.
+
+    Args:
+        path: the file.
+        engine: `apsw` or `sqlite3`.
+        timeout_s: how long to wait for other connections, in seconds.
+        synchronous: `full` or `extra`.
+        strict: refuse a SQLite library with the WAL-reset defect.
+    """
+
+    def __init__(self, path: str, *, engine: str, timeout_s: float, synchronous: str, strict: bool) -> None:
+        self.path = os.path.realpath(path)
+        self.engine = engine
+        self.timeout_s = timeout_s
+        self.synchronous = synchronous
+        self.version = library_version(engine)
+        self.affected = resets_wal_wrongly(self.version)
+        self.write_lock = Lock()
+        self.read_lock = Lock()
+        self.writes_opened = 0
+        self._writes: Connection | None = None
+        self._reads: Connection | None = None
+        self._closed = False
+        self.forked = False
+        self._check_place(strict=strict)
+        self.file = self._claimed()
+        self._unclaim = weakref.finalize(self, presence.release, self.file)
+        self._unclaim.atexit = False
+        forks.watch(self)
+
+    def writing(self) -> Connection:
+        """Return the connection that writes. The caller holds `write_lock`."""
+        if self._writes is None:
+            self.usable()
+            self._writes = self._connected()
+            self.writes_opened += 1
+        return self._writes
+
+    def reading(self) -> Connection:
+        """Return the connection that reads. The caller holds `read_lock`."""
+        if self._reads is None:
+            self.usable()
+            self._reads = self._connected()
+            self._reads.execute("PRAGMA query_only = ON")
+        return self._reads
+
+    def usable(self) -> None:
+        """Raise unless this process may use the ledger.
+
+        Raises:
+            ForkedLedger: it was opened before a fork.
+            LedgerUnavailable: it is closed.
+        """
+        if self.forked:
+            raise forked()
+        if self._closed:
+            raise closed()
+
+    def moved(self) -> bool:
+        """Return whether the path leads to another file now: what is written here is then lost."""
+        return presence.identity(self.path) != self.file
+
+    def close(self) -> None:
+        """Close both connections. Does nothing in a child."""
+        if self.forked or self._closed:
+            return
+        with self.write_lock, self.read_lock:
+            self._closed = True
+            self._drop()
+            self._unclaim()
+
+    def suspend(self, give_up: float) -> bool:
+        """Before a fork: wait for what is going on, close the connections, keep both locks.
+
+        Returns False, and leaves everything as it was, if that cannot be had before `give_up`
+        (`time.monotonic`).
+        """
+        if not self.write_lock.acquire(timeout=max(0.0, give_up - time.monotonic())):
+            return False
+        if not self.read_lock.acquire(timeout=max(0.0, give_up - time.monotonic())):
+            self.write_lock.release()
+            return False
+        self._drop()
+        return True
+
+    def resume(self) -> None:
+        """After a fork, in the parent: let others go on."""
+        self.read_lock.release()
+        self.write_lock.release()
+
+    def orphan(self) -> tuple[Connection, ...]:
+        """After a fork, in the child: refuse from now on; return the connections that were inherited."""
+        self.forked = True
+        left = tuple(one for one in (self._writes, self._reads) if one is not None)
+        self._unclaim.detach()
+        self.write_lock = Lock()
+        self.read_lock = Lock()
+        return left
+
+    def _drop(self) -> None:
+        for connection in (self._reads, self._writes):
+            if connection is not None:
+                connection.close()
+        self._reads = self._writes = None
+
+    def _check_place(self, *, strict: bool) -> None:
+        if os.path.isdir(self.path):  # noqa: PTH112
+            raise UsageError(f"{self.path} is a folder", hint="name a file in it")
+        folder = os.path.dirname(self.path)  # noqa: PTH120
+        if not os.path.isdir(folder):  # noqa: PTH112
+            raise UsageError(f"there is no folder {folder}", hint="make it first")
+        if self.affected:
+            found = f"SQLite {'.'.join(map(str, self.version))} can corrupt a WAL database"
+            mend = "open the ledger with ?engine=apsw, or use a Python with SQLite 3.51.3 or newer"
+            if strict:
+                raise UsageError(found, hint=mend)
+            if self.engine not in _warned:
+                _warned.add(self.engine)
+                _log.warning("%s when several processes write: %s", found, mend)
+
+    def _claimed(self) -> presence.Identity:
+        file = presence.identity(self.path)
+        claimed = None
+        if file is not None:
+            if forks.inherited(file):
+                raise forked()
+            presence.claim(file, self.engine)
+            claimed = file
+        try:
+            self._writes = self._connected(first=True)
+            self.writes_opened += 1
+            if file is None:
+                file = presence.identity(self.path)
+                if file is None:
+                    raise LedgerUnavailable(f"{self.path} was removed meanwhile", effect_ran="no")
+                presence.claim(file, self.engine)
+                claimed = file
+        except BaseException:
+            if self._writes is not None:
+                self._writes.close()
+            if claimed:
+                presence.release(claimed)
+            raise
+        return file
+
+    def _connected(self, *, first: bool = False) -> Connection:
+        try:
+            connection = connect(self.engine, self.path)
+        except StoreError as error:
+            raise self._cannot_open(error) from error
+        try:
+            self._prepare(connection, first=first)
+        except StoreError as error:
+            connection.close()
+            raise self._cannot_open(error) from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: Connection, *, first: bool) -> None:
+        # The first statement that reads the file finds out whether it is a database at all.
+        version = self.patiently(lambda: migrations.version_of(connection))
+        migrations.refuse_newer(version)
+        if first and version < len(migrations.MIGRATIONS):
+            self.patiently(lambda: self._to_wal(connection))
+            self.patiently(lambda: _migrate(connection))
+        connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
+        if self.affected:
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+        self._check_promises(connection)
+
+    @staticmethod
+    def _to_wal(connection: Connection) -> None:
+        if connection.execute("PRAGMA journal_mode")[0][0] != "wal":
+            connection.execute("PRAGMA journal_mode = wal")
+
+    def _check_promises(self, connection: Connection) -> None:
+        mode = self.patiently(lambda: connection.execute("PRAGMA journal_mode"))[0][0]
+        if mode != "wal":
+            self.patiently(lambda: self._to_wal(connection))
+            mode = connection.execute("PRAGMA journal_mode")[0][0]
+        level = connection.execute("PRAGMA synchronous")[0][0]
+        if mode != "wal" or level != _LEVELS[self.synchronous]:
+            raise LedgerUnavailable(
+                f"the database runs with journal_mode={mode}, synchronous={level}",
+                hint="it must be able to run in WAL mode with synchronous=FULL",
+                effect_ran="no",
+            )
+
+    def patiently(self, work: Callable[[], T]) -> T:
+        """Try work again while other connections are in its way, for `timeout_s` at most."""
+        give_up = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                return work()
+            except StoreError as error:
+                if error.code not in troubles.WAITS or time.monotonic() > give_up:
+                    raise
+            # SQLite waits by itself for most locks, but not where waiting could be a deadlock.
+            time.sleep(random.uniform(0.0005, 0.01))  # noqa: S311
+
+    def _cannot_open(self, error: StoreError) -> CounterfoilError:
+        if error.code == NOTADB:
+            return UsageError(f"{self.path} is no SQLite database", hint="name another file")
+        if error.code == CANTOPEN:
+            return LedgerUnavailable(
+                f"SQLite cannot open {self.path}: {error}",
+                hint="this user must be able to read the file and, unless somebody has it open, to write in its folder",
+                effect_ran="no",
+            )
+        if error.code == READONLY or error.code in troubles.WAITS:
+            return troubles.before_commit(error)
+        return troubles.while_reading(error)
+
+
+def _migrate(connection: Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        migrations.apply(connection)
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction():
+            connection.execute("ROLLBACK")

@@ -1,0 +1,81 @@
+"""What happens around `fork()`: the parent goes on unharmed, the child is refused.
+
+Hooks run for `os.fork` and `multiprocessing`'s fork, not for `subprocess`. A fork made behind Python's back
+(a server written in C that only tells the child) leaves inherited connections: the child never closes them,
+and may not open the same file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+import weakref
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from counterfoil.ledgers.sqlite import lifelines, presence
+
+if TYPE_CHECKING:
+    from counterfoil.ledgers.sqlite.database import Database
+    from counterfoil.ledgers.sqlite.presence import Identity
+
+# A fork waits this long for a transaction to end; one that hangs must not hang the fork.
+_PATIENCE_S: Final = 10.0
+
+_lock = Lock()
+_watched: weakref.WeakSet[Database] = weakref.WeakSet()
+_suspended: list[Database] = []
+_inherited: set[Identity] = set()
+_leaked: list[object] = []
+_hooked = False
+
+
+def watch(database: Database) -> None:
+    """Look after a database when this process forks."""
+    global _hooked  # noqa: PLW0603
+    with _lock:
+        _watched.add(database)
+        if not _hooked:
+            os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+            _hooked = True
+
+
+def inherited(file: Identity) -> bool:
+    """Return whether this process inherited connections to a file, which makes new ones unsafe."""
+    return file in _inherited
+
+
+def _before() -> None:
+    give_up = time.monotonic() + _PATIENCE_S
+    _lock.acquire()
+    _suspended.extend(database for database in list(_watched) if database.suspend(give_up))
+
+
+def _in_parent() -> None:
+    for database in _suspended:
+        database.resume()
+    _suspended.clear()
+    _lock.release()
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603
+    _lock = Lock()
+    _suspended.clear()
+    presence.forget_in_child()
+    lifelines.forget_in_child()
+    for database in list(_watched):
+        left = database.orphan()
+        if left:
+            _inherited.add(database.file)
+            _leak(left)
+    _watched.clear()
+
+
+def _leak(connections: tuple[object, ...]) -> None:
+    # Closing one here would checkpoint, or end a transaction, in memory that the parent shares: so they
+    # must outlive the interpreter, whose end would collect a mere global.
+    for connection in connections:
+        _leaked.append(connection)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

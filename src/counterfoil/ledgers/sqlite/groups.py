@@ -1,0 +1,103 @@
+"""Group commit: whoever has the lock commits what everybody else has queued meanwhile.
+
+A lone caller finds the lock free and the queue empty, and pays for its own commit only. An interrupt (Ctrl-C) of
+a waiting caller is passed on after its append has an answer; a second one at once, and then the entry may be
+recorded or not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Final
+
+from counterfoil.ledgers.submissions import BATCH_MAX, Submission
+from counterfoil.protocol.records import Record
+
+# Whoever releases the lock wakes the next. This bounds the delay if an interrupt falls just between.
+_RECHECK_S: Final = 1.0
+
+
+class Group:
+    """Commits together what concurrent callers append.
+
+    Args:
+        lock: returns the lock that a commit needs.
+        commit: sets the reply of each submission, with one commit for all.
+    """
+
+    def __init__(self, lock: Callable[[], Lock], commit: Callable[[Sequence[Submission]], None]) -> None:
+        self._lock = lock
+        self._commit = commit
+        self._queue: deque[Submission] = deque()
+
+    def append(self, item: Submission) -> Record:
+        """Commit one entry, together with whatever else is queued, and return its record.
+
+        Raises:
+            CounterfoilError: the reply was an error.
+        """
+        interrupt: BaseException | None = None
+        if self._lock().locked():
+            item.wake = Lock()
+            item.wake.acquire()
+        self._queue.append(item)
+        while item.reply is None:
+            try:
+                self._wait(item)
+            except BaseException as error:
+                if interrupt is not None:
+                    item.abandoned = True
+                    raise
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+        if isinstance(item.reply, BaseException):
+            raise item.reply
+        return item.reply
+
+    def serve(self, batch: Sequence[Submission]) -> None:
+        """Commit a batch, together with whatever else is queued."""
+        try:
+            with self._lock():
+                self._lead(list(batch))
+        finally:
+            self._hand_on()
+
+    def _wait(self, item: Submission) -> None:
+        lock = self._lock()
+        if item.wake is not None and lock.locked():
+            item.wake.acquire(timeout=_RECHECK_S)
+            return
+        try:
+            with lock:
+                if item.reply is None:
+                    self._lead([])
+        finally:
+            self._hand_on()
+
+    def _lead(self, batch: list[Submission]) -> None:
+        queue = self._queue
+        try:
+            while queue and len(batch) < BATCH_MAX:
+                batch.append(queue.popleft())
+            self._commit([item for item in batch if not item.abandoned])
+        except BaseException:
+            # Rolled back, or committed: to append the same again is right in both cases.
+            queue.extendleft(item for item in reversed(batch) if item.reply is None)
+            raise
+        finally:
+            for item in batch:
+                _wake(item)
+
+    def _hand_on(self) -> None:
+        with suppress(IndexError):
+            _wake(self._queue[0])
+
+
+def _wake(item: Submission) -> None:
+    if item.wake is not None:
+        with suppress(RuntimeError):  # awake already
+            item.wake.release()

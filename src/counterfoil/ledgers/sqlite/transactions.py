@@ -1,0 +1,120 @@
+"""Write transactions: begun, committed and rolled back in one place, so that errors mean the same everywhere.
+
+An interrupt (Ctrl-C) inside a transaction rolls it back before it is passed on. If it fell right behind the
+COMMIT, the transaction stands; doing the same appends again then finds their own records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from counterfoil.errors import CommitUnknown, LedgerReadOnly
+from counterfoil.ledgers.sqlite import troubles
+from counterfoil.ledgers.sqlite.database import Database
+from counterfoil.ledgers.sqlite.engines import Connection, StoreError
+from counterfoil.ledgers.sqlite.generations import Generations
+
+T = TypeVar("T")
+
+
+class Transactions:
+    """Runs work in write transactions on the connection that writes.
+
+    Attributes:
+        view: changes whenever what was learnt in earlier transactions may no longer hold.
+        sync_failed: whether a commit of this life may not have reached the disk.
+    """
+
+    def __init__(self, database: Database, generations: Generations) -> None:
+        self.view = 0
+        self.sync_failed = False
+        self._database = database
+        self._generations = generations
+        self._seen: tuple[int, int] | None = None
+
+    def run(self, work: Callable[[Connection], T], *, accepting: bool = False) -> T:
+        """Do work in one write transaction, durable on return. The caller holds the write lock.
+
+        Args:
+            work: what to do.
+            accepting: do it also where a person must accept the ledger first.
+
+        Raises:
+            CommitUnknown: SQLite did not say how the commit ended.
+            LedgerError: anything else; nothing was recorded.
+        """
+        database = self._database
+        database.usable()
+        connection = database.writing()
+        try:
+            self._begin(connection)
+            self._look(connection)
+            if not accepting:
+                self._generations.refuse()
+            answer = work(connection)
+            if database.moved():
+                raise LedgerReadOnly(
+                    f"{database.path} is gone, or is another file now",
+                    hint="open the ledger again; look into the old file for what is missing",
+                )
+        except StoreError as error:
+            self.roll_back(connection)
+            raise troubles.before_commit(error) from error
+        except BaseException:
+            self.roll_back(connection)
+            raise
+        self._commit(connection)
+        return answer
+
+    def roll_back(self, connection: Connection) -> None:
+        """Leave no transaction open, and trust nothing that was learnt in it."""
+        self._seen = None
+        if connection.in_transaction():
+            try:
+                connection.execute("ROLLBACK")
+            except StoreError:
+                if connection.in_transaction():
+                    raise
+
+    def forget(self) -> None:
+        """Look everything up again: this connection itself has changed what is cached."""
+        self._seen = None
+
+    def _begin(self, connection: Connection) -> None:
+        if connection.in_transaction():  # an interrupt on top of an interrupt left it
+            self.roll_back(connection)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except StoreError as error:
+            if error.code not in troubles.WAITS:
+                raise
+            self._database.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+
+    def _look(self, connection: Connection) -> None:
+        # data_version changes exactly when another connection has committed; inside the transaction
+        # nobody else can.
+        seen = (self._database.writes_opened, connection.execute("PRAGMA data_version")[0][0])
+        if seen != self._seen:
+            self.view += 1
+            self._generations.look(connection)
+            self._seen = seen
+
+    def _commit(self, connection: Connection) -> None:
+        try:
+            try:
+                connection.execute("COMMIT")
+            except StoreError as error:
+                # A busy COMMIT leaves the transaction open: it is committed again.
+                if error.code not in troubles.WAITS or not connection.in_transaction():
+                    raise
+                self._database.patiently(lambda: connection.execute("COMMIT"))
+        except StoreError as error:
+            said = troubles.at_commit(error)
+            if isinstance(said, CommitUnknown):
+                self.sync_failed = True
+            self.roll_back(connection)
+            raise said from error
+        except BaseException:
+            self.roll_back(connection)
+            raise
