@@ -103,7 +103,7 @@ class Failed(_Settled):
         return _failed, (self.evidence, self.retryable)
 
 
-def _failed(evidence: Evidence, retryable: bool) -> Failed:
+def _failed(evidence: Evidence, retryable: Any) -> Failed:
     return Failed(evidence, retryable=retryable)
 
 

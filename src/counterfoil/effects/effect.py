@@ -12,12 +12,13 @@ outcome. What each state allows:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from counterfoil.effects.evidence import keep_late, proof_of, refuse, verified
+from counterfoil.effects.evidence import close, keep_late, proof_of, refuse, verified
 from counterfoil.effects.record import entry_of, record
 from counterfoil.effects.scope import Held, Scope, Verifier
 from counterfoil.effects.step import next_due, until
@@ -191,7 +192,7 @@ async def _begin(scope: Scope, call: EffectCall, seen: Effect) -> None:
     if seen.last is not None and seen.last.ending is not None:
         await until(seen.last.ending.due)
         await Read()
-        if scope.history.get(slot) is not None:
+        if scope.history.get(slot) is not None or await _evidence_first(scope, call, number):
             return
     scope.open_for(f"effect {call.name!r}")
     _not_after_acceptance(scope, call)
@@ -213,6 +214,17 @@ async def _begin(scope: Scope, call: EffectCall, seen: Effect) -> None:
         number,
         draft=Draft(slot=slot, kind=records.EFFECT, phase="intent", body=codec.body_of(body), decision=True),
     )
+
+
+async def _evidence_first(scope: Scope, call: EffectCall, number: int) -> bool:
+    """Let evidence that an earlier attempt was accepted take the slot of the next intent."""
+    for _, late in look(scope.history, call.name).late:
+        if late.claims == "accepted" and (
+            not late.pending or await verified(call.verifier, call.name, bytes(late.proof), ran="unknown")
+        ):
+            await close(call.name, number, late)
+            return True
+    return False
 
 
 def _not_after_acceptance(scope: Scope, call: EffectCall) -> None:
@@ -338,11 +350,9 @@ async def _release(scope: Scope, call: EffectCall, attempt: Attempt, *, why: str
         phase="released",
         body=codec.body_of(codec.ReleasedBody(why=why)),
     )
-    try:
+    # The cause of the release matters more to the caller, and this life knows anyway that run is over.
+    with suppress(CounterfoilError):
         await record(draft)
-    except CounterfoilError:
-        # The cause of the release matters more to the caller, and this life knows anyway that run is over.
-        pass
     scope.memory.over[attempt.intent.slot] = await Now()
 
 

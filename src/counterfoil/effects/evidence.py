@@ -99,13 +99,10 @@ async def keep_late(scope: Scope, name: str, late: codec.LateBody) -> bool:
     if any(record.body == body for record in seen.notes):
         return False
     if late.claims == "accepted" and not late.pending:
-        closing = codec.body_of(
-            codec.OutcomeBody(via="evidence", proof=late.proof, evidence=late.evidence, source=late.source)
-        )
         if seen.state == states.RETRYABLE:
-            await _close(scope, name, len(seen.attempts) + 1, body=closing)
+            await close(name, len(seen.attempts) + 1, late)
         if seen.decision is not None and seen.decision[1].new_name is not None:
-            await _close(scope, seen.decision[1].new_name, 1, body=closing)
+            await close(seen.decision[1].new_name, 1, late)
     number = len(seen.notes) + 1
     while True:
         filled = await record(Draft(slot=slots.note(name, number), kind=records.NOTE, phase="late", body=body))
@@ -114,10 +111,11 @@ async def keep_late(scope: Scope, name: str, late: codec.LateBody) -> bool:
         number += 1
 
 
-async def _close(scope: Scope, name: str, number: int, *, body: bytes) -> None:
-    filled = await record(Draft(slot=slots.intent(name, number), kind=records.EFFECT, phase="closed", body=body))
-    if not filled.ours:
-        await Read()
+async def close(name: str, number: int, late: codec.LateBody) -> None:
+    """Fill an intent's slot with evidence of acceptance, so that nobody takes the send-right any more."""
+    body = codec.OutcomeBody(via="evidence", proof=late.proof, evidence=late.evidence, source=late.source)
+    slot = slots.intent(name, number)
+    await record(Draft(slot=slot, kind=records.EFFECT, phase="closed", body=codec.body_of(body)))
 
 
 async def settle(scope: Scope, name: str, proof: bytes, *, key: str, source: str, verifier: Verifier | None) -> bool:
@@ -142,12 +140,14 @@ async def settle(scope: Scope, name: str, proof: bytes, *, key: str, source: str
             effect_ran="unknown",
         )
     late = codec.LateBody(
-        attempt=attempt.number, claims="accepted", via="evidence", proof=msgspec.Raw(proof), source=source
+        attempt=attempt.number,
+        claims="accepted",
+        via="evidence",
+        proof=msgspec.Raw(proof),
+        source=source,
+        pending=verifier is None and attempt.body.verified,
     )
-    if attempt.outcome is None:
-        if verifier is None and attempt.body.verified:
-            await keep_late(scope, name, msgspec.structs.replace(late, pending=True))
-            return False
+    if attempt.outcome is None and not late.pending:
         body = codec.OutcomeBody(via="evidence", proof=msgspec.Raw(proof), source=source)
         draft = Draft(
             slot=slots.outcome(name, attempt.number),

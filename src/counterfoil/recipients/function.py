@@ -51,6 +51,8 @@ class Recipient:
     @overload
     def operation(
         self,
+        function: None = None,
+        /,
         *,
         visibility: float = 0.0,
         retryable: bool = False,

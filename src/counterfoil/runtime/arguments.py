@@ -137,7 +137,8 @@ def verdict(
     """Check a decision's arguments."""
     if (happened is None) is not bool(did_not_happen):
         raise UsageError("say either happened=<what the recipient named it>, or did_not_happen=True")
-    for value, what in ((reason, "reason"), (by, "by")):
+    said: tuple[tuple[Any, str], ...] = ((reason, "reason"), (by, "by"))
+    for value, what in said:
         if not isinstance(value, str) or not value.strip():
             raise UsageError(f"a decision needs `{what}`")
     if type(expect_version) is not int:

@@ -70,7 +70,7 @@ def arguments(handler: Callable[..., Any], given: tuple[Any, ...], context: Cont
 
 def is_async(handler: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def enter(session: int, run: str, *, kind: str, name: str) -> tuple[tuple[int, str, str, str], ...]:

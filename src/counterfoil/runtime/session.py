@@ -107,11 +107,16 @@ class Session:
             UsageError, LedgerUnavailable, LedgerCorrupt: as the ledger says; nothing was recorded.
         """
         self._process = _process
-        self._ledger = self._given if self._url is None else self._url.open()
+        if self._given is not None:
+            self._ledger = self._given
+        else:
+            assert self._url is not None
+            self._ledger = self._url.open()
         try:
             self._learn_birth()
-            if isinstance(self._ledger, Restorable):
-                self._accepted = self._ledger.accepted_generation()
+            ledger = self.ledger
+            if isinstance(ledger, Restorable):
+                self._accepted = ledger.accepted_generation()
         except BaseException:
             self._close_ledger()
             raise
@@ -191,16 +196,18 @@ class Session:
             self._end()
 
     def _end(self) -> None:
+        ledger = self._ledger
         try:
-            if isinstance(self._ledger, Owners) and self._process == _process:
+            if ledger is not None and isinstance(ledger, Owners) and self._process == _process:
                 for epoch in self.own_epochs:
-                    self._ledger.retire(epoch)
+                    ledger.retire(epoch)
         finally:
             self._close_ledger()
 
     def _close_ledger(self) -> None:
         ledger, self._ledger = self._ledger, None
-        if self._given is None and isinstance(ledger, Closing) and self._process == _process:
+        ours = ledger is not None and self._given is None and self._process == _process
+        if ours and ledger is not None and isinstance(ledger, Closing):
             ledger.close()
         self._ending = False
         self._epoch = None
