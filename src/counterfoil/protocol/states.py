@@ -93,4 +93,5 @@ PARK: Final = Table(
     Row("parked", "woken", "passed", "the deadline has passed once; no clock brings it back"),
     Row("parked", "delivered", "passed", "the first delivery won"),
     Row(ABSENT, "delivered", "passed", "a delivery came before anybody waited"),
+    Row("passed", "armed", "passed", "a wait that lost the race against its delivery"),
 )
