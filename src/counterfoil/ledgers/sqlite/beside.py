@@ -42,11 +42,12 @@ class Beside:
         fresh = f"{self._generation}.new"
         mode = os.stat(self.database).st_mode & 0o666  # noqa: PTH116
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        with open(descriptor, "w", encoding="ascii") as file:
+        try:
             os.fchmod(descriptor, mode)
-            file.write(f"{generation}\n")
-            file.flush()
+            os.write(descriptor, f"{generation}\n".encode())
             os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         os.replace(fresh, self._generation)  # noqa: PTH105
         self._sync()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Final, TypeVar
 
-from counterfoil.errors import CounterfoilError, LedgerUnavailable, UsageError
+from counterfoil.errors import CounterfoilError, LedgerReadOnly, LedgerUnavailable, UsageError
 from counterfoil.ledgers.rows import closed, forked
 from counterfoil.ledgers.sqlite import forks, migrations, presence, troubles
 from counterfoil.ledgers.sqlite.engines import (
@@ -33,6 +33,7 @@ from counterfoil.ledgers.sqlite.engines import (
 T = TypeVar("T")
 
 WAL_BYTES_MAX: Final = 64 * 1024 * 1024
+_LOOK_EVERY_S: Final = 0.1
 _LEVELS: Final = {"full": 2, "extra": 3}
 _log: Final = logging.getLogger("counterfoil")
 _warned: set[str] = set()
@@ -59,6 +60,7 @@ class Database:
         self.write_lock = Lock()
         self.read_lock = Lock()
         self.writes_opened = 0
+        self._unmoved_until = 0.0
         self._writes: Connection | None = None
         self._reads: Connection | None = None
         self._closed = False
@@ -97,9 +99,24 @@ class Database:
         if self._closed:
             raise closed()
 
-    def moved(self) -> bool:
-        """Return whether the path leads to another file now: what is written here is then lost."""
-        return presence.identity(self.path) != self.file
+    def check_unmoved(self) -> None:
+        """Raise if the path leads to another file now: what is written here would be lost.
+
+        It is looked up every tenth of a second at most.
+
+        Raises:
+            LedgerReadOnly: the file was removed or replaced.
+        """
+        now = time.monotonic()
+        if now < self._unmoved_until:
+            return
+        if presence.identity(self.path) != self.file:
+            raise LedgerReadOnly(
+                f"{self.path} is gone, or is another file now",
+                code="ledger-moved",
+                hint="open the ledger again; look into the old file for what is missing",
+            )
+        self._unmoved_until = now + _LOOK_EVERY_S
 
     def close(self) -> None:
         """Close both connections. Does nothing in a child."""
@@ -171,9 +188,7 @@ class Database:
             self._writes = self._connected(first=True)
             self.writes_opened += 1
             if file is None:
-                file = presence.identity(self.path)
-                if file is None:
-                    raise LedgerUnavailable(f"{self.path} was removed meanwhile", effect_ran="no")
+                file = _existing(self.path)
                 presence.claim(file, self.engine)
                 claimed = file
         except BaseException:
@@ -257,10 +272,17 @@ class Database:
 
 
 def _migrate(connection: Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
+    connection.command("BEGIN IMMEDIATE")
     try:
         migrations.apply(connection)
-        connection.execute("COMMIT")
+        connection.command("COMMIT")
     finally:
         if connection.in_transaction():
-            connection.execute("ROLLBACK")
+            connection.command("ROLLBACK")
+
+
+def _existing(path: str) -> presence.Identity:
+    file = presence.identity(path)
+    if file is None:
+        raise LedgerUnavailable(f"{path} was removed meanwhile", effect_ran="no")
+    return file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+
 from counterfoil.ledgers.rows import OwnerRow
 from counterfoil.ledgers.sqlite import migrations
 from counterfoil.ledgers.sqlite.beside import Beside

@@ -50,6 +50,10 @@ class Connection(Protocol):
         """Run one statement to its end and return its rows."""
         ...
 
+    def command(self, sql: str) -> None:
+        """Run one statement that has neither parameters nor rows."""
+        ...
+
     def insert(self, sql: str, parameters: Sequence[Any]) -> tuple[int, int]:
         """Run an INSERT; return how many rows it added and the rowid of the last."""
         ...
@@ -81,6 +85,12 @@ class _Apsw:
         try:
             # apsw steps lazily: without fetching, a statement stops at its first row.
             return self._cursor.execute(sql, parameters).fetchall()
+        except self._error as error:
+            raise self._told(error) from error
+
+    def command(self, sql: str) -> None:
+        try:
+            self._cursor.execute(sql)
         except self._error as error:
             raise self._told(error) from error
 
@@ -125,6 +135,12 @@ class _Sqlite3:
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         try:
             return self._cursor.execute(sql, parameters).fetchall()
+        except self._error as error:
+            raise self._told(error) from error
+
+    def command(self, sql: str) -> None:
+        try:
+            self._cursor.execute(sql)
         except self._error as error:
             raise self._told(error) from error
 

@@ -93,8 +93,9 @@ class Group:
                 _wake(item)
 
     def _hand_on(self) -> None:
-        with suppress(IndexError):
-            _wake(self._queue[0])
+        if self._queue:
+            with suppress(IndexError):  # somebody else has taken it
+                _wake(self._queue[0])
 
 
 def _wake(item: Submission) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from counterfoil.errors import CommitUnknown, LedgerReadOnly
+from counterfoil.errors import CommitUnknown
 from counterfoil.ledgers.sqlite import troubles
 from counterfoil.ledgers.sqlite.database import Database
 from counterfoil.ledgers.sqlite.engines import Connection, StoreError
@@ -53,11 +53,7 @@ class Transactions:
             if not accepting:
                 self._generations.refuse()
             answer = work(connection)
-            if database.moved():
-                raise LedgerReadOnly(
-                    f"{database.path} is gone, or is another file now",
-                    hint="open the ledger again; look into the old file for what is missing",
-                )
+            database.check_unmoved()
         except StoreError as error:
             self.roll_back(connection)
             raise troubles.before_commit(error) from error
@@ -72,7 +68,7 @@ class Transactions:
         self._seen = None
         if connection.in_transaction():
             try:
-                connection.execute("ROLLBACK")
+                connection.command("ROLLBACK")
             except StoreError:
                 if connection.in_transaction():
                     raise
@@ -82,14 +78,14 @@ class Transactions:
         self._seen = None
 
     def _begin(self, connection: Connection) -> None:
-        if connection.in_transaction():  # an interrupt on top of an interrupt left it
-            self.roll_back(connection)
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.command("BEGIN IMMEDIATE")
         except StoreError as error:
-            if error.code not in troubles.WAITS:
+            if connection.in_transaction():  # an interrupt on top of an interrupt left it open
+                self.roll_back(connection)
+            elif error.code not in troubles.WAITS:
                 raise
-            self._database.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            self._database.patiently(lambda: connection.command("BEGIN IMMEDIATE"))
 
     def _look(self, connection: Connection) -> None:
         # data_version changes exactly when another connection has committed; inside the transaction
@@ -103,12 +99,12 @@ class Transactions:
     def _commit(self, connection: Connection) -> None:
         try:
             try:
-                connection.execute("COMMIT")
+                connection.command("COMMIT")
             except StoreError as error:
                 # A busy COMMIT leaves the transaction open: it is committed again.
                 if error.code not in troubles.WAITS or not connection.in_transaction():
                     raise
-                self._database.patiently(lambda: connection.execute("COMMIT"))
+                self._database.patiently(lambda: connection.command("COMMIT"))
         except StoreError as error:
             said = troubles.at_commit(error)
             if isinstance(said, CommitUnknown):

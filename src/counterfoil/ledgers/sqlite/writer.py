@@ -35,12 +35,12 @@ RETIRED: Final = 1
 STRANGER: Final = 2
 
 _ROW: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT: Final = (
+    "INSERT INTO counterfoil_record (run, slot, kind, body, owner, append_id, at, check_sum, format) VALUES "
+)
+# Only a filled slot is no error: whatever else does not fit must not pass in silence.
 _INSERTS: Final = tuple(
-    "INSERT INTO counterfoil_record"
-    " (run, slot, kind, body, owner, append_id, at, check_sum, format)"
-    # Only a filled slot is no error: whatever else does not fit must not pass in silence.
-    f" VALUES {', '.join([_ROW] * count)} ON CONFLICT (run, slot) DO NOTHING"
-    for count in range(ROWS_MAX + 1)
+    _INSERT + ", ".join([_ROW] * count) + " ON CONFLICT (run, slot) DO NOTHING" for count in range(ROWS_MAX + 1)
 )
 _FIND: Final = "SELECT seq FROM counterfoil_record WHERE run = ? AND slot = ?"
 _FETCH: Final = f"SELECT run, {rows.COLUMNS} FROM counterfoil_record WHERE seq = ?"  # noqa: S608
@@ -93,35 +93,38 @@ class Writer:
             keeping: a pruned run takes these too: they are what it keeps.
         """
         self._refresh()
-        replies: dict[int, Reply] = {}
-        waiting: list[int] = []
+        replies: list[Reply] = []
+        waiting: list[Entry] = []
         values: list[Any] = []
 
         def flush() -> None:
-            entries = [batch[place].entry for place in waiting]
-            replies.update(zip(waiting, self._insert(connection, values, entries), strict=True))
-            waiting.clear()
-            values.clear()
+            if waiting:
+                replies.extend(self._insert(connection, values, waiting))
+                waiting.clear()
+                values.clear()
 
-        for place, item in enumerate(batch):
+        for item in batch:
             entry = item.entry
-            about_run = entry.kind == RUN
-            if waiting and (about_run or len(waiting) == ROWS_MAX):
+            admitted = self._admit(connection, entry, keeping=keeping)
+            if waiting and not isinstance(admitted, list):
                 flush()
-            reply = self._admit(connection, entry, keeping=keeping)
-            if isinstance(reply, list):
-                values += reply
-                waiting.append(place)
-                if about_run:
-                    flush()
-                    self._mark(connection, entry, replies[place])
-            else:
-                replies[place] = reply
-        if waiting:
-            flush()
-        if any(item.settle for item in batch):
-            connection.execute(_SETTLED)  # the answer must wait for a commit of its own
-        return [replies[place] for place in range(len(batch))]
+                # A slot that this very batch has filled answers before a refusal does.
+                admitted = self._admit(connection, entry, keeping=keeping)
+            if not isinstance(admitted, list):
+                replies.append(admitted)
+                continue
+            waiting.append(entry)
+            values.extend(admitted)
+            if len(waiting) == ROWS_MAX or entry.kind == RUN:
+                flush()
+            if entry.kind == RUN:  # it decides about what comes behind it
+                self._mark(connection, entry, replies[-1])
+        flush()
+        for item in batch:
+            if item.settle:
+                connection.execute(_SETTLED)  # the answer must wait for a commit of its own
+                break
+        return replies
 
     def run_id(self, connection: Connection, namespace: str, run: str) -> int | None:
         """Return the id of a run, None if it has none."""
