@@ -81,7 +81,7 @@ class Scope:
 
     def key(self, name: str, attempt: int, *, keep: bool = False) -> str:
         """Derive the key of an attempt."""
-        return effect_key(self.namespace, self.run, name, 1 if keep else attempt)
+        return effect_key(self.namespace, self.run, name, attempt=1 if keep else attempt)
 
     def open_for(self, what: str) -> None:
         """Check that the run takes new names.

@@ -95,7 +95,7 @@ class Checker:
                 else:
                     continue
                 number = 1 if head.body.keep_key else head.number
-                claims[effect_key(self.namespace, checked.run, name, number)].append(claim)
+                claims[effect_key(self.namespace, checked.run, name, attempt=number)].append(claim)
         return claims
 
     def _judge(self, run: str, key: str, claims: list[Claim]) -> Iterable[Finding]:

@@ -295,7 +295,16 @@ def parse(record: Record, shape: type[T], *, namespace: str, run: str) -> T:
 
 def checksum_of(record: Record, *, namespace: str, run: str) -> int:
     """Compute what a record's checksum should be."""
-    return checksum(namespace, run, record.slot, record.kind, record.phase, record.body, record.epoch, record.append_id)
+    return checksum(
+        namespace,
+        run,
+        record.slot,
+        kind=record.kind,
+        phase=record.phase,
+        body=record.body,
+        epoch=record.epoch,
+        append_id=record.append_id,
+    )
 
 
 def _damaged(record: Record, run: str, why: str) -> LedgerCorrupt:

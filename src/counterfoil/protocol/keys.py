@@ -58,7 +58,7 @@ def seconds(value: float, what: str, *, positive: bool = False) -> float:
     return float(value)
 
 
-def effect_key(namespace: str, run: str, name: str, attempt: int) -> str:
+def effect_key(namespace: str, run: str, name: str, *, attempt: int) -> str:
     """Derive an effect's identity (rule E11): 43 ASCII characters, the same in every process.
 
     Usable as idempotency key or message id. Each part is length-prefixed, so that no two names meet.

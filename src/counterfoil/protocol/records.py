@@ -110,7 +110,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checksum(
-    namespace: str, run: str, slot: str, kind: str, phase: str, body: bytes, epoch: str, append_id: int
+    namespace: str, run: str, slot: str, *, kind: str, phase: str, body: bytes, epoch: str, append_id: int
 ) -> int:
     """Compute an entry's checksum: it finds damage, it is no protection against forgery."""
     head = f"{namespace}\x00{run}\x00{slot}\x00{kind}\x00{phase}\x00{epoch}\x00{append_id}\x00"

@@ -264,7 +264,16 @@ class Session:
             append_id=append_id,
             at=self.clock.time(),
             decision=draft.decision,
-            check=checksum(namespace, run, draft.slot, draft.kind, draft.phase, draft.body, epoch, append_id),
+            check=checksum(
+                namespace,
+                run,
+                draft.slot,
+                kind=draft.kind,
+                phase=draft.phase,
+                body=draft.body,
+                epoch=epoch,
+                append_id=append_id,
+            ),
         )
 
     def filled(self, scope: Scope, entry: Entry, record: Record) -> Filled:

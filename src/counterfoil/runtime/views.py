@@ -224,7 +224,9 @@ def effect_view(session: Session, found: History, seen: Effect, now: float) -> E
         age_s=max(0.0, now - since.at),
         version=seen.version,
         outcome=outcome,
-        effect_key=keys.effect_key(session.namespace, found.run, seen.name, 1 if last.body.keep_key else last.number),
+        effect_key=keys.effect_key(
+            session.namespace, found.run, seen.name, attempt=1 if last.body.keep_key else last.number
+        ),
         late_evidence=tuple(_late(record, body) for record, body in seen.late),
         decision=None if seen.decision is None else decision_of(*seen.decision),
     )
@@ -253,7 +255,7 @@ def _corrupt(session: Session, found: History, name: str, now: float) -> EffectV
         age_s=max(0.0, now - record.at),
         version=0,
         outcome=None,
-        effect_key=keys.effect_key(session.namespace, found.run, name, 1),
+        effect_key=keys.effect_key(session.namespace, found.run, name, attempt=1),
         late_evidence=(),
         decision=None,
     )

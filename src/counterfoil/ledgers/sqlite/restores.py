@@ -111,5 +111,5 @@ def _entry(generation: int, *, by: str, reason: str) -> Entry:
         epoch="",
         append_id=generation,
         at=time.time(),
-        check=checksum(namespace, run, slot, LEDGER, _PHASE, body, "", generation),
+        check=checksum(namespace, run, slot, kind=LEDGER, phase=_PHASE, body=body, epoch="", append_id=generation),
     )
