@@ -33,6 +33,8 @@ from counterfoil.ledgers.sqlite.engines import (
 T = TypeVar("T")
 
 WAL_BYTES_MAX: Final = 64 * 1024 * 1024
+# Makes a transaction one that writes, and so waits for the disk.
+SETTLED: Final = "UPDATE counterfoil_ledger SET settled = settled + 1 WHERE id = 1"
 _LOOK_EVERY_S: Final = 0.1
 _LEVELS: Final = {"full": 2, "extra": 3}
 _log: Final = logging.getLogger("counterfoil")
@@ -184,9 +186,12 @@ class Database:
                 raise forked()
             presence.claim(file, self.engine)
             claimed = file
+        left_behind = os.path.exists(f"{self.path}-wal")  # noqa: PTH110
         try:
             self._writes = self._connected(first=True)
             self.writes_opened += 1
+            if left_behind:
+                _sync(self._writes)
             if file is None:
                 file = _existing(self.path)
                 presence.claim(file, self.engine)
@@ -279,6 +284,23 @@ def _migrate(connection: Connection) -> None:
     finally:
         if connection.in_transaction():
             connection.command("ROLLBACK")
+
+
+def _sync(connection: Connection) -> None:
+    """Commit something, so that all that is in the WAL is on the disk before anybody acts on it.
+
+    A process killed between writing a commit and syncing it leaves it in the WAL, and whoever opens the database
+    next sees it. Where another connection is at work the commit in progress does the same.
+    """
+    try:
+        connection.command("BEGIN IMMEDIATE")
+        connection.execute(SETTLED)
+        connection.command("COMMIT")
+    except StoreError as error:
+        if connection.in_transaction():
+            connection.command("ROLLBACK")
+        if error.code not in troubles.WAITS and error.code not in (READONLY, CANTOPEN):
+            raise
 
 
 def _existing(path: str) -> presence.Identity:

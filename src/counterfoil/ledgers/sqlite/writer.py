@@ -19,6 +19,7 @@ from counterfoil.errors import (
 )
 from counterfoil.ledgers.rows import outlives_pruning, record_of
 from counterfoil.ledgers.sqlite import rows, troubles
+from counterfoil.ledgers.sqlite.database import SETTLED
 from counterfoil.ledgers.sqlite.engines import CORRUPT, TOOBIG, Connection, StoreError
 from counterfoil.ledgers.sqlite.transactions import Transactions
 from counterfoil.ledgers.submissions import Submission
@@ -44,7 +45,6 @@ _INSERTS: Final = tuple(
 )
 _FIND: Final = "SELECT seq FROM counterfoil_record WHERE run = ? AND slot = ?"
 _FETCH: Final = f"SELECT run, {rows.COLUMNS} FROM counterfoil_record WHERE seq = ?"  # noqa: S608
-_SETTLED: Final = "UPDATE counterfoil_ledger SET settled = settled + 1 WHERE id = 1"
 _RUN: Final = "SELECT id, pruned FROM counterfoil_run WHERE namespace = ? AND run = ?"
 _NEW_RUN: Final = "INSERT INTO counterfoil_run (namespace, run, began) VALUES (?, ?, ?)"
 _OWNER: Final = "SELECT id, retired FROM counterfoil_owner WHERE epoch = ?"
@@ -122,7 +122,7 @@ class Writer:
         flush()
         for item in batch:
             if item.settle:
-                connection.execute(_SETTLED)  # the answer must wait for a commit of its own
+                connection.execute(SETTLED)  # the answer must wait for a commit of its own
                 break
         return replies
 
