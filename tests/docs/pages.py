@@ -1,0 +1,154 @@
+"""Reads the pages of the documentation and runs what is in them.
+
+On a page, in order, with one folder and one namespace for the whole page:
+
+- a `python` block is executed, and may await at its top level; one that opens with `# name.py` is a file;
+- a `text` block right after it is what it printed;
+- a `console` block holds commands after `$ ` and what they print.
+
+`...` stands for anything. A `sh` block is for commands that need a network or a server; it is not run.
+"""
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import os
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FENCE = re.compile(r"^```([a-z]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^# ([\w-]+\.py)\n")
+LANGUAGES = {"python", "text", "console", "sh", "mermaid", "sql", "toml", "json"}
+COMMAND_S_MAX = 60.0
+
+
+def all_pages() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block, and the line of the page where its text starts."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(found[1], found[2], text.count("\n", 0, found.start()) + 2)
+        for found in FENCE.finditer(text)
+    ]
+
+
+def fits(expected: str, printed: str) -> bool:
+    """Compare what a page shows with what was printed; white space at the ends of lines is nothing."""
+
+    def trimmed(text: str) -> str:
+        return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+    parts = [re.escape(part) for part in trimmed(expected).split("...")]
+    return re.fullmatch(".*".join(parts), trimmed(printed), re.DOTALL) is not None
+
+
+def check(expected: str, printed: str, where: str) -> None:
+    if not fits(expected, printed):
+        raise AssertionError(f"{where}: the page says\n{expected}\nbut this was printed:\n{printed}")
+
+
+@dataclass
+class Reader:
+    """Runs the blocks of one page in a folder."""
+
+    page: Path
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Run every block, in order."""
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("COUNTERFOIL", "PYTEST"))}
+        binaries = str(Path(sys.executable).parent)
+        self.environment |= {
+            "PATH": f"{binaries}{os.pathsep}{self.environment.get('PATH', '')}",
+            "NO_COLOR": "1",
+            "COLUMNS": "120",
+            "PYTHONUNBUFFERED": "1",
+        }
+        module = types.ModuleType(f"page_{self.page.stem.replace('-', '_')}")
+        sys.modules[module.__name__] = module
+        printed: str | None = None
+        try:
+            with asyncio.Runner() as runner:
+                for block in blocks_of(self.page):
+                    where = f"{self.page.relative_to(ROOT)}:{block.line}"
+                    if block.language == "text" and printed is not None:
+                        check(block.text, printed, where)
+                    printed = None
+                    if block.language == "python":
+                        printed = self._python(block, module, runner)
+                    elif block.language == "console":
+                        self._console(block, where)
+        finally:
+            del sys.modules[module.__name__]
+
+    def _python(self, block: Block, module: types.ModuleType, runner: asyncio.Runner) -> str | None:
+        if file := FILE.match(block.text):
+            compile(block.text, file[1], "exec")
+            (self.folder / file[1]).write_text(block.text, encoding="utf-8")
+            return None
+        source = "\n" * (block.line - 1) + block.text
+        code = compile(source, str(self.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            if code.co_flags & inspect.CO_COROUTINE:
+                runner.run(eval(code, module.__dict__))
+            else:
+                exec(code, module.__dict__)
+        return printed.getvalue()
+
+    def _console(self, block: Block, where: str) -> None:
+        for command, expected in commands_of(block.text):
+            if export := re.fullmatch(r"export (\w+)=(\S+)", command):
+                self.environment[export[1]] = export[2]
+                continue
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=COMMAND_S_MAX,
+                check=False,
+            )
+            check(expected, done.stdout, f"{where}: $ {command}")
+
+
+def commands_of(text: str) -> Iterator[tuple[str, str]]:
+    """Take a console block apart: each command, with `\\` at line ends, and what it prints."""
+    command: str | None = None
+    output: list[str] = []
+    going_on = False
+    for line in text.splitlines():
+        if going_on:
+            command = f"{command}\n{line.removeprefix('> ')}"
+        elif line.startswith("$ "):
+            if command is not None:
+                yield command, "\n".join(output)
+            command, output = line[2:], []
+        else:
+            output.append(line)
+        going_on = line.endswith("\\") and not output
+    if command is not None:
+        yield command, "\n".join(output)
