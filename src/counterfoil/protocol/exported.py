@@ -24,7 +24,7 @@ _OF_THE_USER: Final = frozenset({"result", "proof", "payload", "args"})
 
 def hidden(value: Any) -> str:
     """Return what stands for a redacted JSON value."""
-    return f"‹redacted {len(codec.encode(value, what='the value'))} bytes›"
+    return f"‹redacted {len(codec.encode(value, what='the value'))} bytes›"  # noqa: RUF001 - no HTML tag
 
 
 def redact(body: Any, *, shown: bool = False) -> Any:
@@ -68,12 +68,12 @@ def line(namespace: str, run: str, record: Record, *, shown: bool) -> dict[str, 
         body = codec.decode(record.body)
         sound = codec.encode(body, what="the body") == record.body
     except Exception:  # noqa: BLE001 - a damaged record is exported as such
-        sound = False
-    if not sound:
-        found["damaged"] = base64.b64encode(record.body).decode() if shown else hidden(len(record.body) * "x")
-        return found
-    found["body"] = redact(body, shown=shown)
-    found["redacted"] = found["body"] != body
+        body, sound = None, False
+    if sound:
+        found["body"] = redact(body, shown=shown)
+        found["redacted"] = found["body"] != body
+    else:
+        found["damaged"] = base64.b64encode(record.body).decode() if shown else None
     return found
 
 

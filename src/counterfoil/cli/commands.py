@@ -1,0 +1,116 @@
+"""The program: its commands, and how every error ends in one line and an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+import counterfoil
+from counterfoil.cli import acting, checking, demo, viewing
+from counterfoil.cli.output import say
+from counterfoil.errors import CounterfoilError, Denied, EffectError, LedgerError, UsageError
+
+FOUND: Final = 1
+USAGE: Final = 2
+UNAVAILABLE: Final = 3
+DECIDED: Final = 4
+INTERRUPTED: Final = 130
+OURS: Final = 70
+
+_DEBUG: Final = "COUNTERFOIL_DEBUG"
+_CODES: Final[tuple[tuple[type[CounterfoilError], int], ...]] = (
+    (UsageError, USAGE),
+    (LedgerError, UNAVAILABLE),
+    (Denied, DECIDED),
+    (EffectError, FOUND),
+)
+
+
+class Program(click.Group):
+    """The group of all commands."""
+
+    def run(self, args: Sequence[str] | None = None) -> int:
+        """Run a command and return its exit code; nothing is raised."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # A terminal that cannot show a letter gets its escape.
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            found = self.main(args, prog_name="counterfoil", standalone_mode=False)
+        except click.ClickException as error:
+            error.show()
+            return USAGE
+        except click.Abort:
+            return INTERRUPTED
+        return found if isinstance(found, int) else 0
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; errors become one line on stderr and an exit code."""
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except CounterfoilError as error:
+            say(f"counterfoil: {error}")
+            ctx.exit(next((code for kind, code in _CODES if isinstance(error, kind)), FOUND))
+        except BrokenPipeError:
+            _nobody_reads()
+            ctx.exit(0)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:  # noqa: BLE001 - people get a line, not a traceback
+            if os.environ.get(_DEBUG):
+                traceback.print_exc()
+            say(f"counterfoil: {type(error).__name__}: {error} (set {_DEBUG}=1 to see where)")
+            ctx.exit(OURS)
+
+
+def _nobody_reads() -> None:
+    """Let nothing more be written to a pipe that was closed, at the end of the process either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done; 1 found something; 2 usage; 3 the ledger is unavailable; 4 somebody else decided.",
+)
+@click.option(
+    "--ledger", metavar="URL", envvar="COUNTERFOIL_LEDGER", help="The ledger, for example sqlite:///effects.db."
+)
+@click.option("--namespace", metavar="NAME", envvar="COUNTERFOIL_NAMESPACE", help="The scope of the run ids.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+@click.version_option(counterfoil.__version__, prog_name="counterfoil")
+def program(**_options: Any) -> None:
+    """Look at a ledger of effects, and decide what only a person can.
+
+    The ledger is named by --ledger, before or after the command, or by COUNTERFOIL_LEDGER. Looking calls
+    nothing and records nothing. Data goes to stdout and talk to stderr; payloads, proofs and results are
+    redacted unless --show-payloads is given.
+    """
+
+
+for _command in (
+    demo.demo,
+    viewing.runs,
+    viewing.show,
+    viewing.effects,
+    viewing.uncertain,
+    acting.decide,
+    acting.settle,
+    acting.deliver,
+    checking.verify,
+    checking.export,
+    acting.prune,
+    acting.accept_restore,
+    acting.migrate,
+    checking.doctor,
+):
+    program.add_command(_command)

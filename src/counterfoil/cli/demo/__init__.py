@@ -1,0 +1,8 @@
+"""The demo."""
+
+import click
+
+
+@click.command()
+def demo() -> None:
+    """Show a worker surviving kill -9."""

@@ -1,0 +1,157 @@
+"""What `show` writes: a run's records in order, and each effect with all that is known about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from counterfoil.cli.output import STYLES, Column, line, table
+from counterfoil.cli.places import Place
+from counterfoil.cli.text import clock, command, escaped, operands, since, value, when
+from counterfoil.outcomes import Accepted, Evidence
+from counterfoil.ports.ledger import Ledger, Owners
+from counterfoil.runtime.views import EffectView, RecordView
+
+_KNOWN: Final = {
+    "not-found": "the recipient was asked and found nothing, which proves nothing: it may come to light yet",
+    "unaskable": "the recipient cannot be asked, and nothing is on record of how its run ended",
+    "ended-by-person": "a person ended it, since nothing could settle it",
+    "earlier-attempt-uncertain": "it repeats an uncertain effect: this one did not happen, the earlier one may have",
+}
+_DAY_S: Final = 86_400.0
+
+
+def lives(ledger: Ledger) -> dict[str, tuple[str, bool]]:
+    """Return label and liveness of the lives that are not known to be over, by epoch."""
+    if not isinstance(ledger, Owners):
+        return {}
+    return {owner.epoch: (owner.label, owner.alive) for owner in ledger.owners()}
+
+
+def last_life(records: Sequence[RecordView], view: EffectView) -> tuple[str, str | None]:
+    """Return the epoch of the intent of an effect's latest attempt, and why it was released, if it was."""
+    of_attempt = [record for record in records if record.name == view.name and record.attempt == view.attempt]
+    intent = next((record.epoch for record in of_attempt if record.phase == "intent"), "")
+    released = next((record.body for record in of_attempt if record.phase == "released"), None)
+    return intent, released.get("why") if isinstance(released, dict) else None
+
+
+def short(epoch: str) -> str:
+    """Shorten an epoch: its generation, and the beginning of what makes it unique."""
+    generation, _, unique = epoch.partition(".")
+    return f"{generation}.{unique[:4]}" if unique else epoch
+
+
+def write(records: Sequence[RecordView]) -> None:
+    """Write a timeline."""
+    one_day = records[-1].at - records[0].at < _DAY_S
+    columns = [
+        Column("#", right=True),
+        Column("time"),
+        Column("what"),
+        Column("name", fold=12),
+        Column("try", right=True),
+        Column("record"),
+        Column("via", fold=12),
+        Column("life"),
+    ]
+    rows = [
+        [
+            str(record.position),
+            clock(record.at) if one_day else when(record.at),
+            _what(record),
+            escaped(record.name),
+            "" if record.attempt is None else str(record.attempt),
+            record.phase if record.body is not None else "corrupt",
+            _via(record),
+            escaped(short(record.epoch)),
+        ]
+        for record in records
+    ]
+    table(columns, rows)
+
+
+def _what(record: RecordView) -> str:
+    if record.slot.startswith("park/"):
+        return "wait" if record.slot.startswith("park/wait/") else "sleep"
+    return escaped(record.kind.rpartition("/")[2])
+
+
+def _via(record: RecordView) -> str:
+    body: Any = record.body if isinstance(record.body, dict) else {}
+    if record.kind == "durability/effect" and record.phase in ("accepted", "rejected", "failed", "uncertain", "closed"):
+        # Bodies leave out what has its default.
+        said = body.get("via", "run")
+    elif record.phase == "started":
+        said = body.get("body", "")
+    else:
+        said = body.get("by") or body.get("why") or body.get("recipient") or body.get("claims") or ""
+    return escaped(str(said))
+
+
+def write_effect(
+    place: Place, view: EffectView, *, last: tuple[str, str | None], lives: Mapping[str, tuple[str, bool]]
+) -> None:
+    """Write all that is known about an effect, and what a person can do."""
+    now = time.time()
+    tries = "" if view.attempt == 1 else f", attempt {view.attempt}"
+    line(
+        f"effect {escaped(view.name)}: {view.state}{tries}, since {since(view.since, now)}",
+        style=STYLES.get(view.state),
+    )
+    if isinstance(view.outcome, Accepted):
+        line(f"  proof: {value(view.outcome.proof, shown=place.shown)}, via {view.outcome.via}")
+    if view.outcome is not None:
+        line(f"  evidence: {_evidence(view.outcome.evidence)}")
+    elif view.state == "unresolved":
+        line(f"  known: {_unresolved(last, lives)}")
+    elif view.state == "corrupt":
+        line("  known: a record of it is damaged or must not be there; `counterfoil verify` says which")
+    if view.state == "uncertain" and view.outcome is not None:
+        kind = view.outcome.evidence.kind
+        line(f"  known: {_KNOWN.get(kind, 'it may have been sent, and nothing proves how that ended')}")
+    for late in view.late_evidence:
+        claims = f"{late.claims} (attempt {late.attempt}), via {late.via}"
+        source = "" if late.source is None else f" from {escaped(late.source)}"
+        line(f"  late evidence: {claims}{source}: {value(late.proof, shown=place.shown)}, {since(late.at, now)}")
+    if view.decision is not None:
+        decided = view.decision
+        verdict = f"it happened: {value(decided.proof, shown=place.shown)}" if decided.happened else "it did not happen"
+        line(f"  decided by {escaped(decided.by)}, {since(decided.at, now)}: {verdict}")
+        line(f"  because: {escaped(decided.reason)}")
+        if decided.new_name is not None:
+            line(f"  it may be sent again as {escaped(decided.new_name)}")
+    elif view.state == "uncertain":
+        _decide(place, view)
+
+
+def _evidence(found: Evidence) -> str:
+    said = [escaped(found.kind)]
+    said += [
+        f"{name} {escaped(str(part))}" for name in ("phase", "status", "contract") if (part := getattr(found, name))
+    ]
+    if found.bytes_offered is not None:
+        said.append(f"{found.bytes_offered} bytes offered")
+    said += [escaped(promise) for promise in found.promises]
+    return ", ".join(said)
+
+
+def _unresolved(last: tuple[str, str | None], lives: Mapping[str, tuple[str, bool]]) -> str:
+    epoch, why = last
+    if why is not None:
+        return f"its intent is on record, and its run is over without an outcome ({escaped(why)}); the next call asks"
+    label, alive = lives.get(epoch, ("", False))
+    if alive:
+        return f"life {short(epoch)} ({escaped(label)}) is alive and may be performing it"
+    return f"its intent is on record, and life {short(epoch)} is gone; the next call of the run asks the recipient"
+
+
+def _decide(place: Place, view: EffectView) -> None:
+    line("  to decide, after looking at the recipient's own records:")
+    names = operands(view.run_id, view.name)
+    for verdict in (["--happened", "PROOF"], ["--did-not-happen"]):
+        said = ["--expect-version", str(view.version), "--by", "YOU", "--reason", "WHY", *verdict]
+        # Names that look like options come last.
+        words = [*said, *names] if names[0] == "--" else [*names, *said]
+        line(f"    {command(*place.options(), 'decide', *words)}")
