@@ -37,7 +37,7 @@ from counterfoil.errors import (
 )
 from counterfoil.outcomes import Evidence, Failed, Outcome, Rejected
 from counterfoil.protocol import codec, records, slots, states
-from counterfoil.protocol.history import Attempt, Effect, evidence_body, link_of, look
+from counterfoil.protocol.history import Attempt, Effect, evidence_body, link_of, look, outcome_of
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import (
     Call,
@@ -111,20 +111,22 @@ def recorded(scope: Scope, name: str, request: bytes | None) -> Outcome[msgspec.
         NameConflict: the name was recorded for another request.
         LedgerCorrupt: a record of this effect cannot be decoded.
     """
+    known = scope.memory.known.get(name)
+    if known is not None:
+        _same_request(scope, name, known[0], request=request)
+        return known[1]
     seen = look(scope.history, name)
-    _same_request(scope, seen, request)
-    return seen.outcome()
+    _same_request(scope, name, seen.first_fingerprint, request=request)
+    outcome = seen.outcome()
+    if outcome is not None and not scope.history.pruned:
+        scope.memory.known[name] = seen.first_fingerprint, outcome
+    return outcome
 
 
-def fingerprint_of(scope: Scope, name: str) -> str | None:
-    """Return the recorded fingerprint of an effect's request."""
-    return look(scope.history, name).first_fingerprint
-
-
-def _same_request(scope: Scope, seen: Effect, request: bytes | None) -> None:
-    if not scope.same_fingerprint(request, seen.first_fingerprint):
+def _same_request(scope: Scope, name: str, recorded_for: str | None, *, request: bytes | None) -> None:
+    if not scope.same_fingerprint(request, recorded_for):
         raise NameConflict(
-            f"effect {seen.name!r} of run {scope.run!r} is recorded for another request; this one was not sent",
+            f"effect {name!r} of run {scope.run!r} is recorded for another request; this one was not sent",
             hint="give a different effect a different name",
         )
 
@@ -140,18 +142,18 @@ async def effect(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
     deadline: float | None = None
     while True:
         seen = look(scope.history, call.name)
-        _same_request(scope, seen, call.request)
+        _same_request(scope, call.name, seen.first_fingerprint, request=call.request)
         if (outcome := seen.outcome()) is not None:
             return outcome
         if scope.history.pruned:
             raise RunPruned(f"run {scope.run!r} was pruned; it has nothing under effect {call.name!r}")
         last = seen.last
         if last is None or seen.state == states.RETRYABLE:
-            await _begin(scope, call, seen)
+            outcome = await _begin(scope, call, seen)
         elif _held(scope, last, call.name) is not None:
             await append_held(scope, call.name, last.number)
         elif (lost := scope.memory.unsent.get(last.intent.slot)) is not None:
-            await _claim(scope, call, last.number, draft=_resent(lost))
+            outcome = await _claim(scope, call, last.number, draft=_resent(lost))
         elif await over(scope, last):
             await _settle_by_asking(scope, call, last)
         else:
@@ -161,6 +163,8 @@ async def effect(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
                 raise _unresolved(call, "in-flight", "its owner is alive and still performing it", ran="unknown")
             await Pause(min(deadline - now, POLL_S))
             await Read()
+        if outcome is not None:
+            return outcome
 
 
 def _held(scope: Scope, attempt: Attempt, name: str) -> Held | None:
@@ -186,14 +190,14 @@ async def over(scope: Scope, attempt: Attempt) -> bool:
 # --- taking the send-right -------------------------------------------------------------------------------
 
 
-async def _begin(scope: Scope, call: EffectCall, seen: Effect) -> None:
+async def _begin(scope: Scope, call: EffectCall, seen: Effect) -> Outcome[msgspec.Raw] | None:
     number = len(seen.attempts) + 1
     slot = slots.intent(call.name, number)
     if seen.last is not None and seen.last.ending is not None:
         await until(seen.last.ending.due)
         await Read()
         if scope.history.get(slot) is not None or await _evidence_first(scope, call, number):
-            return
+            return None
     scope.open_for(f"effect {call.name!r}")
     _not_after_acceptance(scope, call)
     first = seen.attempts[0].body if seen.attempts else None
@@ -208,12 +212,8 @@ async def _begin(scope: Scope, call: EffectCall, seen: Effect) -> None:
         restored=restored,
         recipient=call.recipient,
     )
-    await _claim(
-        scope,
-        call,
-        number,
-        draft=Draft(slot=slot, kind=records.EFFECT, phase="intent", body=codec.body_of(body), decision=True),
-    )
+    draft = Draft(slot=slot, kind=records.EFFECT, phase="intent", body=codec.body_of(body), decision=True)
+    return await _claim(scope, call, number, draft=draft, body=body)
 
 
 async def _evidence_first(scope: Scope, call: EffectCall, number: int) -> bool:
@@ -237,8 +237,10 @@ def _not_after_acceptance(scope: Scope, call: EffectCall) -> None:
         )
 
 
-async def _claim(scope: Scope, call: EffectCall, number: int, *, draft: Draft) -> None:
-    """Take the send-right and perform; return when the records tell more than before."""
+async def _claim(
+    scope: Scope, call: EffectCall, number: int, *, draft: Draft, body: codec.IntentBody | None = None
+) -> Outcome[msgspec.Raw] | None:
+    """Take the send-right and perform; return the outcome, or None when the records tell more than before."""
     lost = scope.memory.unsent.get(draft.slot)
     try:
         filled = await record(draft, settle=lost)
@@ -265,10 +267,11 @@ async def _claim(scope: Scope, call: EffectCall, number: int, *, draft: Draft) -
                 code="accepted-meanwhile",
             )
         await Read()
-        return
-    intent = scope.history.parse(filled.record, codec.IntentBody)
-    if intent.restored:
-        return
+        return None
+    if body is None or lost is not None:
+        body = scope.history.parse(filled.record, codec.IntentBody)
+    if body.restored:
+        return None
     # After an append that was settled late the owner may have been retired, or a sync may have failed.
     if (lost is not None or filled.settled) and not await Live():
         evidence = Evidence("fenced", phase="not-dispatched", bytes_offered=0)
@@ -280,32 +283,31 @@ async def _claim(scope: Scope, call: EffectCall, number: int, *, draft: Draft) -
             body=codec.OutcomeBody(evidence=evidence_body(evidence)),
             ran="no",
         )
-        return
-    await _perform(scope, call, number)
+        return None
+    return await _perform(scope, call, Attempt(number, filled.record, body))
 
 
 # --- performing ------------------------------------------------------------------------------------------
 
 
-async def _perform(scope: Scope, call: EffectCall, number: int) -> None:
-    attempt = look(scope.history, call.name).attempts[number - 1]
-    key = scope.key(call.name, number, keep=attempt.body.keep_key)
-    reply = await Call(call.run, key=key, attempt=number)
+async def _perform(scope: Scope, call: EffectCall, attempt: Attempt) -> Outcome[msgspec.Raw] | None:
+    key = scope.key(call.name, attempt.number, keep=attempt.body.keep_key)
+    reply = await Call(call.run, key=key, attempt=attempt.number)
     if isinstance(reply, Returned):
-        await _returned(scope, call, attempt, value=reply.value)
-    elif isinstance(reply, Raised) and isinstance(reply.error, (Rejected, Failed)):
-        await _proved(scope, call, number, error=reply.error)
-    else:
-        assert isinstance(reply, Raised)
-        await _release(scope, call, attempt, why="run-raised")
-        if not isinstance(reply.error, Exception):
-            raise reply.error
-        raise _unresolved(
-            call, "run-failed", f"its run raised {type(reply.error).__name__}", ran="unknown"
-        ) from reply.error
+        return await _returned(scope, call, attempt, value=reply.value)
+    if isinstance(reply, Raised) and isinstance(reply.error, (Rejected, Failed)):
+        await _proved(scope, call, attempt.number, error=reply.error)
+        return None
+    assert isinstance(reply, Raised)
+    await _release(scope, call, attempt, why="run-raised")
+    if not isinstance(reply.error, Exception):
+        raise reply.error
+    raise _unresolved(
+        call, "run-failed", f"its run raised {type(reply.error).__name__}", ran="unknown"
+    ) from reply.error
 
 
-async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: Any) -> None:
+async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: Any) -> Outcome[msgspec.Raw] | None:
     try:
         proof = proof_of(call.encode, value)
     except NotSerializable as error:
@@ -324,7 +326,13 @@ async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: 
         await _release(scope, call, attempt, why="proof-rejected")
         raise _unresolved(call, "proof-rejected", "verify refused what its run returned", ran="unknown")
     body = codec.OutcomeBody(via="run", proof=msgspec.Raw(proof))
-    await _conclude(scope, call, attempt.number, phase="accepted", body=body, ran="yes", proof=value)
+    if not await _conclude(scope, call, attempt.number, phase="accepted", body=body, ran="yes", proof=value):
+        return None
+    # Accepted by this attempt: whatever became of earlier ones, this is how all of them ended (rule O3).
+    outcome = outcome_of("accepted", body)
+    if attempt.number == 1:
+        scope.memory.known[call.name] = attempt.body.fingerprint, outcome
+    return outcome
 
 
 async def _proved(scope: Scope, call: EffectCall, number: int, *, error: Rejected | Failed) -> None:
@@ -366,8 +374,11 @@ async def _conclude(
     ran: EffectRan,
     proof: Any = None,
     decision: bool = False,
-) -> None:
-    """Record an outcome. A fact that comes second is late evidence; one that cannot be recorded is held."""
+) -> bool:
+    """Record an outcome and say whether it stands.
+
+    A fact that comes second is late evidence; one that cannot be recorded is held.
+    """
     draft = Draft(
         slot=slots.outcome(call.name, number),
         kind=records.EFFECT,
@@ -390,12 +401,12 @@ async def _conclude(
             proof=proof,
             hint="this process keeps trying to record it; do not send it again",
         ) from error
-    await _after(scope, call.name, number, draft=draft, ours=filled.ours, standing=filled.record)
+    if not filled.ours:
+        await _second(scope, call.name, number, draft=draft, standing=filled.record)
+    return filled.ours
 
 
-async def _after(scope: Scope, name: str, number: int, *, draft: Draft, ours: bool, standing: records.Record) -> None:
-    if ours:
-        return
+async def _second(scope: Scope, name: str, number: int, *, draft: Draft, standing: records.Record) -> None:
     await Read()
     body = msgspec.json.decode(draft.body, type=codec.OutcomeBody)
     theirs = scope.history.parse(standing, codec.OutcomeBody)
@@ -424,7 +435,8 @@ async def append_held(scope: Scope, name: str, number: int) -> None:
             hint="this process keeps trying to record it; do not send it again",
         ) from error
     scope.memory.held.pop(slot, None)
-    await _after(scope, name, number, draft=held.draft, ours=filled.ours, standing=filled.record)
+    if not filled.ours:
+        await _second(scope, name, number, draft=held.draft, standing=filled.record)
 
 
 # --- asking ----------------------------------------------------------------------------------------------
@@ -576,7 +588,6 @@ __all__ = [
     "Unaskable",
     "append_held",
     "effect",
-    "fingerprint_of",
     "over",
     "recorded",
 ]

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from counterfoil.errors import RunPruned, UsageError
+from counterfoil.outcomes import Outcome
 from counterfoil.protocol import codec
 from counterfoil.protocol.history import History
 from counterfoil.protocol.keys import Fingerprints, effect_key
@@ -23,12 +26,14 @@ class Memory:
     Attributes:
         unsent: intents whose append gave no answer, by slot: `run` was not called for them.
         held: facts that could not be recorded, by slot of the outcome: appended again before anything else.
+        known: final outcomes that were read or made here, by effect, each with the recorded fingerprint.
         over: when `run` of an attempt ended in this life, by slot of the intent.
         verifiers: the `verify` of each effect that was called here, by name.
     """
 
     unsent: dict[str, Entry] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
+    known: dict[str, tuple[str | None, Outcome[msgspec.Raw]]] = field(default_factory=dict)
     over: dict[str, Instant] = field(default_factory=dict)
     verifiers: dict[str, Verifier] = field(default_factory=dict)
 

@@ -53,6 +53,11 @@ class History:
     def __len__(self) -> int:
         return len(self._records)
 
+    def has_effect(self, name: str) -> bool:
+        """Whether there may be anything about an effect: whatever there is, one of these slots was filled first."""
+        filled = self._records
+        return slots.intent(name, 1) in filled or slots.buried(name, 1) in filled or slots.note(name, 1) in filled
+
     def parse(self, record: Record, shape: type[codec.T]) -> codec.T:
         """Decode a record of this run, or fail closed."""
         return codec.parse(record, shape, namespace=self.namespace, run=self.run)
@@ -170,6 +175,8 @@ def look(history: History, name: str) -> Effect:
         LedgerCorrupt: one of its records cannot be decoded, or must not be where it is.
     """
     effect = Effect(name)
+    if not history.has_effect(name):
+        return effect
     number = 1
     while (record := history.get(slots.buried(name, number)) or history.get(slots.intent(name, number))) is not None:
         if not _add_attempt(history, effect, number, record):
@@ -240,8 +247,9 @@ def outcome_of(phase: str, body: codec.OutcomeBody) -> Outcome[msgspec.Raw]:
     """Build an outcome from its record; the proof stays encoded."""
     evidence = None if body.evidence is None else evidence_of(body.evidence)
     if phase == states.ACCEPTED:
-        plain = evidence or Evidence("acknowledged", phase="acknowledged")
-        return Accepted(body.proof, body.via, plain)  # type: ignore[arg-type]
+        if evidence is None:
+            return Accepted(body.proof, body.via)  # type: ignore[arg-type]
+        return Accepted(body.proof, body.via, evidence)  # type: ignore[arg-type]
     assert evidence is not None
     if phase == states.REJECTED:
         return Rejected(evidence)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import math
 import unicodedata
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ _REFUSED = {
 _VERSION = "v1"
 
 
-@lru_cache(8192)
 def name(value: str, what: str = "name") -> str:
     """Check a name (rule L13) and return it unchanged.
 
@@ -30,6 +28,8 @@ def name(value: str, what: str = "name") -> str:
         UsageError: it is empty, over 255 bytes of UTF-8, not NFC, or has control characters, surrogates or
             line separators.
     """
+    if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= NAME_BYTES_MAX:
+        return value
     if not isinstance(value, str):
         raise UsageError(f"{what} must be a str, not {type(value).__name__}")
     if not value:
@@ -50,6 +50,8 @@ def seconds(value: float, what: str, *, positive: bool = False) -> float:
     Raises:
         UsageError: it is no number, negative (or zero where `positive`), not finite, or over 100 years.
     """
+    if type(value) is float and 0.0 < value <= DURATION_S_MAX:
+        return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UsageError(f"{what} must be a number of seconds, not {type(value).__name__}")
     if not math.isfinite(value) or value < 0 or value > DURATION_S_MAX or (positive and value == 0):
@@ -64,8 +66,8 @@ def effect_key(namespace: str, run: str, name: str, *, attempt: int) -> str:
     Usable as idempotency key or message id. Each part is length-prefixed, so that no two names meet.
     """
     parts = b"".join(len(raw).to_bytes(4, "big") + raw for raw in (p.encode() for p in (namespace, run, name)))
-    state = blake2b(parts + attempt.to_bytes(8, "big"), digest_size=25, person=b"counterfoil-key1")
-    return "cf-" + base64.b32encode(state.digest()).decode().lower()
+    state = blake2b(parts + attempt.to_bytes(8, "big"), digest_size=20, person=b"counterfoil-key1")
+    return f"cf-{state.hexdigest()}"
 
 
 class Fingerprints:

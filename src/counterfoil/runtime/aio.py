@@ -24,7 +24,7 @@ from counterfoil.runtime.coding import Coder
 from counterfoil.runtime.held import LoopKeeper
 from counterfoil.runtime.looped import LoopDriver
 from counterfoil.runtime.session import RunState, Session
-from counterfoil.runtime.sync import pruned, recorded, typed
+from counterfoil.runtime.sync import pruned, typed
 from counterfoil.runtime.views import EffectView, PruneReport, RecordView, RunView
 
 T = TypeVar("T")
@@ -335,9 +335,9 @@ class AsyncRun:
         scope = self._scope or await self._load()
         if call.verifier is not None:
             scope.memory.verifiers[name] = call.verifier
-        outcome = recorded(scope, self._state, name=name, request=call.request)
+        outcome = effects.recorded(scope, name, call.request)
         if outcome is None:
-            await self._not_cancelled(lambda: recorded(scope, self._state, name=name, request=call.request) is not None)
+            await self._not_cancelled(lambda: effects.recorded(scope, name, call.request) is not None)
             try:
                 outcome = await self._shared(
                     scope,

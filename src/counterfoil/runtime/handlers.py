@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import FunctionType
@@ -32,16 +31,16 @@ class Context:
         self.key = key
         self.attempt = attempt
         self.deadline = deadline
-        self._cancelled = threading.Event()
+        self._cancelled = False
 
     @property
     def cancelled(self) -> bool:
         """Whether the handler was told to stop: nobody waits for what it brings any more."""
-        return self._cancelled.is_set()
+        return self._cancelled
 
     def cancel(self) -> None:
         """Tell the handler to stop."""
-        self._cancelled.set()
+        self._cancelled = True
 
     def __repr__(self) -> str:
         return f"Context(key={self.key!r}, attempt={self.attempt}, cancelled={self.cancelled})"
@@ -70,6 +69,8 @@ def arguments(handler: Callable[..., Any], given: tuple[Any, ...], context: Cont
 
 def is_async(handler: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine."""
+    if type(handler) is FunctionType and not handler.__dict__:
+        return bool(handler.__code__.co_flags & inspect.CO_COROUTINE)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 

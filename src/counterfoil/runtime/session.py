@@ -11,12 +11,9 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from counterfoil.effects.scope import Memory, Scope
 from counterfoil.errors import CommitUnknown, ForkedLedger, LedgerReadOnly, OwnerRetired, UsageError
 from counterfoil.ledgers.urls import parse
-from counterfoil.outcomes import Outcome
 from counterfoil.ports.clock import Clock
 from counterfoil.ports.ledger import Closing, Ledger, Notifier, Owners, Restorable
 from counterfoil.protocol import codec, keys, records, slots
@@ -38,18 +35,13 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class RunState:
-    """What this life has of one run, shared by all its handles.
+    """What this life has of one run, shared by all its handles."""
 
-    Attributes:
-        known: final outcomes as they were read, by effect: the recorded fingerprint, and the outcome.
-    """
-
-    __slots__ = ("__weakref__", "history", "known", "memory")
+    __slots__ = ("__weakref__", "history", "memory")
 
     def __init__(self, namespace: str, run: str) -> None:
         self.history = History(namespace, run)
         self.memory = Memory()
-        self.known: dict[str, tuple[str | None, Outcome[msgspec.Raw]]] = {}
 
 
 class CallableClock:

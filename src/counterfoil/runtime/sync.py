@@ -392,9 +392,9 @@ class Run:
         scope = self._load()
         if call.verifier is not None:
             scope.memory.verifiers[name] = call.verifier
-        outcome = recorded(scope, self._state, name=name, request=call.request)
+        outcome = effects.recorded(scope, name, call.request)
         if outcome is None:
-            self._not_cancelled(lambda: recorded(scope, self._state, name=name, request=call.request) is not None)
+            self._not_cancelled(lambda: effects.recorded(scope, name, call.request) is not None)
             try:
                 outcome = self._shared(
                     scope,
@@ -527,17 +527,6 @@ class Run:
             if recorded_meanwhile():
                 return
         raise RunCancelled(f"run {self.id!r} was cancelled; nothing was started")
-
-
-def recorded(scope: Scope, state: RunState, *, name: str, request: bytes | None) -> Outcome[Any] | None:
-    """Return a recorded final outcome, remembering it: later calls of this life need no fold."""
-    known = state.known.get(name)
-    if known is not None and (request is None or known[0] is None):
-        return known[1]
-    outcome = effects.recorded(scope, name, request)
-    if outcome is not None and known is None and not scope.history.pruned:
-        state.known[name] = (effects.fingerprint_of(scope, name), outcome)
-    return outcome
 
 
 def typed(outcome: Outcome[Any], coded: Coder) -> Outcome[Any]:
