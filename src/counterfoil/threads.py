@@ -6,6 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -85,18 +86,76 @@ def submit(work: Callable[[], None]) -> None:
     _shared.workers.submit(work)
 
 
-def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine on the private loop and wait for its result; also from inside another running loop."""
-    import asyncio
+class Running:
+    """A coroutine on a loop in another thread; it starts at once, with the caller's context variables."""
 
-    return asyncio.run_coroutine_threadsafe(coroutine, _loop()).result()
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._loop = _loop()
+        self._task: asyncio.Task[Any] | None = None
+        self._future: Future[Any] = Future()
+        self._loop.call_soon_threadsafe(self._begin, _kept(coroutine))
+
+    def result(self) -> Any:
+        """Wait for its result. Where this thread is interrupted, it is cancelled and waited for first."""
+        try:
+            value, error = self._future.result()
+        except BaseException:
+            if not self._future.done():
+                self.cancel()
+                wait([self._future])
+            raise
+        if error is not None:
+            raise error
+        return value
+
+    def cancel(self) -> None:
+        """Cancel it, if it has not ended."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._task = self._loop.create_task(coroutine)
+        self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        import asyncio
+
+        if self._loop is not _shared.loop:
+            self._loop.stop()
+        if task.cancelled():
+            self._future.set_exception(asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(task.result())
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def _kept(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return await coroutine, None
+    except (KeyboardInterrupt, SystemExit) as error:
+        # A task that raises these ends its loop, and whoever waits would wait for ever.
+        return None, error
 
 
 def _loop() -> asyncio.AbstractEventLoop:
+    """Return the private loop, or a new one where the private loop itself is going to wait."""
     import asyncio
 
     with _shared.lock:
         if _shared.loop is None:
             _shared.loop = asyncio.new_event_loop()
             start_daemon("loop", _shared.loop.run_forever)
+        elif _shared.loop is asyncio._get_running_loop():
+            nested = asyncio.new_event_loop()
+            start_daemon("nested-loop", lambda: _until_stopped(nested))
+            return nested
         return _shared.loop
+
+
+def _until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()

@@ -264,6 +264,7 @@ class _Handler:
         self._context = context
         self._ended = threading.Event()
         self._reply: Reply | None = None
+        self._running: threads.Running | None = None
 
     def reply(self) -> Reply:
         """Call it in this thread."""
@@ -273,15 +274,21 @@ class _Handler:
             handler = request.handler
             value = handler(*arguments(handler, request.proof, self._context))
             if inspect.isawaitable(value):
-                value = threads.run_coroutine(_awaited(value))
+                value = self._await(value)
             return Returned(value)
         except BaseException as error:  # noqa: BLE001 - it is the flow's to judge
             return Raised(error)
         finally:
             self._session.release()
 
+    def _await(self, value: Any) -> Any:
+        running = self._running = threads.Running(_awaited(value))
+        if self._context.cancelled:
+            running.cancel()
+        return running.result()
+
     def reply_within(self, timeout_s: float) -> Reply:
-        """Call it in a daemon thread and abandon it when it is overdue."""
+        """Call it in a daemon thread and abandon it when it is overdue; a coroutine is cancelled then."""
         context = copy_context()
 
         def work() -> None:
@@ -290,11 +297,13 @@ class _Handler:
 
         threads.submit(work)
         try:
-            self._ended.wait(timeout_s)
+            in_time = self._ended.wait(timeout_s)
         finally:
             if not self._ended.is_set():
                 self._context.cancel()
-        return self._reply or Overran()
+                if self._running is not None:
+                    self._running.cancel()
+        return self._reply if in_time and self._reply is not None else Overran()
 
 
 async def _awaited(value: Any) -> Any:

@@ -37,7 +37,8 @@ class Coder:
         if self._type is None:
             return codec.encode(value, what=self._what)
         try:
-            plain = value.model_dump(mode="json") if self._model else msgspec.to_builtins(value)
+            # Through JSON and back, so that what only the type tells apart (tuples, sets, bytes) is plain.
+            plain = value.model_dump(mode="json") if self._model else codec.decode(msgspec.json.encode(value))
         except Exception as error:
             raise NotSerializable(
                 f"{self._what} cannot be encoded as {_name(self._type)}: {type(error).__name__}"

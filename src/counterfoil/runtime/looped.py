@@ -502,19 +502,17 @@ class LoopDriver:
     ) -> None:
         session = self.session
         session.retain()
-        task = self.loop.create_task(coroutine, context=variables.copy())
+        task = self.loop.create_task(_replied(coroutine), context=variables.copy())
         tasks.append(task)
         self._tasks.add(task)
 
-        def done(ended: asyncio.Task[Any]) -> None:
+        def done(ended: asyncio.Task[Reply]) -> None:
             self._tasks.discard(ended)
             session.release()
             if ended.cancelled():
                 answer(Raised(asyncio.CancelledError()))
-            elif (error := ended.exception()) is not None:
-                answer(Raised(error))
             else:
-                answer(Returned(ended.result()))
+                answer(ended.result())
 
         task.add_done_callback(done)
 
@@ -585,6 +583,15 @@ class LoopDriver:
 
 async def _awaited(handler: Callable[..., Any], given: tuple[Any, ...]) -> Any:
     return await handler(*given)
+
+
+async def _replied(coroutine: Coroutine[Any, Any, Any]) -> Reply:
+    try:
+        return Returned(await coroutine)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt out of a task would end the loop
+        return Raised(error)
 
 
 async def _given(value: Any) -> Any:
