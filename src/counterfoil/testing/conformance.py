@@ -18,8 +18,9 @@ from __future__ import annotations
 import threading
 import unittest
 from collections.abc import Callable, Iterator
+from functools import partial
 from queue import SimpleQueue
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from counterfoil.errors import LedgerUnavailable, OwnerRetired, RunPruned, UsageError
 from counterfoil.ports.ledger import (
@@ -35,7 +36,6 @@ from counterfoil.ports.ledger import (
 from counterfoil.protocol import slots
 from counterfoil.protocol.records import EFFECT, KINDS, NOTE, RUN, STEP, Entry, Record, checksum
 
-P = TypeVar("P")
 Put = Callable[..., Record]
 
 NAMESPACE: Final = "conformance"
@@ -146,8 +146,8 @@ class LedgerConformance:
             raise reply
         return reply
 
-    def having(self, port: type[P]) -> P:
-        """Return the ledger as having an optional port, or skip the test."""
+    def having(self, port: Any) -> Any:
+        """Return the ledger if it has an optional port; skip the test otherwise."""
         if not isinstance(self.ledger, port):
             raise unittest.SkipTest(f"the ledger has no {port.__name__}")
         return self.ledger
@@ -253,7 +253,7 @@ class LedgerConformance:
             entries = [
                 [self.entry(f"slot/{n}", run=way, body=str(thread).encode()) for n in range(10)] for thread in range(16)
             ]
-            told = in_threads([lambda mine=mine: [put(entry) for entry in mine] for mine in entries])
+            told = in_threads([partial(_each, put, mine) for mine in entries])
             recorded = list(self.ledger.read(NAMESPACE, way))
             assert len(recorded) == 10
             by_slot = {record.slot: record for record in recorded}
@@ -262,7 +262,7 @@ class LedgerConformance:
 
     def test_a_batch_keeps_the_order_of_submission(self) -> None:
         """What is submitted in an order is committed in that order."""
-        ledger = self.having(Batching)
+        ledger: Batching = self.having(Batching)
         told: SimpleQueue[list[tuple[object, Reply]]] = SimpleQueue()
         for n in range(300):
             entry = self.entry(f"slot/{n}", run=f"run/{n % 3}")
@@ -280,7 +280,7 @@ class LedgerConformance:
 
     def test_epochs_are_fresh_and_carry_their_generation(self) -> None:
         """An epoch is `<generation>.<random>`, and no two are equal."""
-        ledger = self.having(Owners)
+        ledger: Owners = self.having(Owners)
         epochs = [ledger.register("again") for _ in range(5)]
         assert len({self.epoch, *epochs}) == 6
         for epoch in epochs:
@@ -291,7 +291,7 @@ class LedgerConformance:
 
     def test_a_life_is_alive_until_it_is_retired(self) -> None:
         """`owners`, `live` and `gone` agree about an own life before and after its end."""
-        ledger = self.having(Owners)
+        ledger: Owners = self.having(Owners)
         epoch = ledger.register("the label")
         (row,) = [owner for owner in ledger.owners() if owner.epoch == epoch]
         assert (row.label, row.alive) == ("the label", True)
@@ -304,20 +304,20 @@ class LedgerConformance:
 
     def test_an_unknown_life_is_not_proved_to_be_over(self) -> None:
         """An epoch from elsewhere is neither gone nor alive."""
-        ledger = self.having(Owners)
+        ledger: Owners = self.having(Owners)
         assert not ledger.gone("1.00000000")
         assert not ledger.live("1.00000000")
 
     def test_a_fence_stops_decisions_and_never_facts(self) -> None:
         """A retired or unknown epoch decides nothing; its facts are recorded."""
-        ledger = self.having(Owners)
+        ledger: Owners = self.having(Owners)
         retired = ledger.register("soon gone")
         ledger.retire(retired)
         for way, put in self.ways():
             for n, epoch in enumerate((retired, "77.0badc0de")):
                 refused = self.entry(f"d/{n}", run=way, epoch=epoch, decision=True)
-                expect(OwnerRetired, lambda put=put, refused=refused: put(refused))
-                expect(OwnerRetired, lambda put=put, refused=refused: put(refused, settle=True))
+                expect(OwnerRetired, partial(put, refused))
+                expect(OwnerRetired, partial(put, refused, settle=True))
                 fact = self.entry(f"f/{n}", run=way, epoch=epoch)
                 assert same(put(fact), fact)
             assert self.slots_of(way) == ["f/0", "f/1"]
@@ -326,7 +326,7 @@ class LedgerConformance:
 
     def test_a_filled_slot_answers_a_fenced_life_too(self) -> None:
         """A retired owner learns who filled the slot it wants."""
-        ledger = self.having(Owners)
+        ledger: Owners = self.having(Owners)
         retired = ledger.register("soon gone")
         mine = self.entry("mine", epoch=retired, decision=True)
         first = self.ledger.append(mine)
@@ -346,7 +346,7 @@ class LedgerConformance:
 
     def test_changes_name_the_runs_with_new_records(self) -> None:
         """`changes` tells each run with a record since the last look, and nothing when there is none."""
-        ledger = self.having(Notifier)
+        ledger: Notifier = self.having(Notifier)
         nothing, seen = ledger.changes(-1)
         assert nothing == set()
         self.ledger.append(self.entry("slot", run="a"))
@@ -361,7 +361,7 @@ class LedgerConformance:
 
     def test_runs_are_listed_oldest_first_in_pages(self) -> None:
         """Pages hang together, and finished runs can be told from others."""
-        ledger = self.having(Catalogue)
+        ledger: Catalogue = self.having(Catalogue)
         for n in range(7):
             self.ledger.append(self.entry("slot", run=f"run/{n}"))
         self.ledger.append(self.entry("slot/2", run="run/0"))
@@ -381,7 +381,7 @@ class LedgerConformance:
 
     def test_runs_are_found_by_what_they_hold(self) -> None:
         """A listing can be narrowed to runs that hold a record of given kinds."""
-        ledger = self.having(Catalogue)
+        ledger: Catalogue = self.having(Catalogue)
         for phase in ("intent", "uncertain", "released"):
             self.ledger.append(self.entry("slot", run=phase, kind=EFFECT, phase=phase))
         self.ledger.append(self.entry("slot", run="step"))
@@ -396,15 +396,15 @@ class LedgerConformance:
 
     def test_a_pruned_run_keeps_its_tombstone_and_refuses_the_rest(self) -> None:
         """Pruning drops records, keeps what is named, and checks the tombstone inside every append."""
-        ledger = self.having(Retention)
+        ledger: Retention = self.having(Retention)
         for n in range(5):
             self.ledger.append(self.entry(f"slot/{n}"))
         self.ledger.append(self.entry(slots.FINISHED, kind=RUN, phase="finished"))
         last = self._bury(ledger, [f"slot/{n}" for n in range(4)])
         assert self.slots_of() == ["slot/4", slots.FINISHED, slots.TOMBSTONE, "kept"]
         for _, put in self.ways():
-            expect(RunPruned, lambda put=put: put(self.entry("new")))
-            expect(RunPruned, lambda put=put: put(self.entry("slot/4")))
+            expect(RunPruned, partial(put, self.entry("new")))
+            expect(RunPruned, partial(put, self.entry("slot/4")))
         note = self.entry(slots.note("a", 1), kind=NOTE, phase="late")
         assert same(self.ledger.append(note), note)
         assert note.slot in self.slots_of(after=last)
@@ -416,7 +416,7 @@ class LedgerConformance:
 
     def test_positions_are_never_given_out_twice(self) -> None:
         """A reader that has seen a record which is then pruned misses nothing that comes later."""
-        ledger = self.having(Retention)
+        ledger: Retention = self.having(Retention)
         self.ledger.append(self.entry(slots.FINISHED, kind=RUN, phase="finished"))
         self._bury(ledger, [])
         note = self.ledger.append(self.entry(slots.note("a", 1), kind=NOTE, phase="late"))
@@ -427,14 +427,14 @@ class LedgerConformance:
 
     def test_an_unfinished_run_is_not_pruned(self) -> None:
         """Only finished runs are pruned; the refusal records nothing."""
-        ledger = self.having(Retention)
+        ledger: Retention = self.having(Retention)
         self.ledger.append(self.entry("slot"))
         expect(UsageError, lambda: self._bury(ledger, ["slot"]))
         assert self.slots_of() == ["slot"]
 
     def test_a_closed_ledger_says_so(self) -> None:
         """Use after closing is `LedgerUnavailable`, and definite."""
-        ledger = self.having(Closing)
+        ledger: Closing = self.having(Closing)
         ledger.close()
         for use in (
             lambda: self.ledger.append(self.entry("slot")),
@@ -453,6 +453,10 @@ class LedgerConformance:
 def same(record: Record, entry: Entry) -> bool:
     """Return whether a record is what an entry becomes, position aside."""
     return all(getattr(record, name) == getattr(entry, name) for name in _SHARED)
+
+
+def _each(put: Put, entries: list[Entry]) -> list[Record]:
+    return [put(entry) for entry in entries]
 
 
 _SHARED: Final = ("slot", "kind", "phase", "body", "epoch", "append_id", "at", "check", "format")

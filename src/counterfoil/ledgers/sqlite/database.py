@@ -62,6 +62,7 @@ class Database:
         self.write_lock = Lock()
         self.read_lock = Lock()
         self.writes_opened = 0
+        self._process = os.getpid()
         self._unmoved_until = 0.0
         self._writes: Connection | None = None
         self._reads: Connection | None = None
@@ -96,10 +97,15 @@ class Database:
             ForkedLedger: it was opened before a fork.
             LedgerUnavailable: it is closed.
         """
-        if self.forked:
+        if self.inherited():
+            forks.notice()
             raise forked()
         if self._closed:
             raise closed()
+
+    def inherited(self) -> bool:
+        """Return whether this process is a child of the one that opened the ledger."""
+        return self.forked or os.getpid() != self._process
 
     def check_unmoved(self) -> None:
         """Raise if the path leads to another file now: what is written here would be lost.
@@ -122,7 +128,7 @@ class Database:
 
     def close(self) -> None:
         """Close both connections. Does nothing in a child."""
-        if self.forked or self._closed:
+        if self.inherited() or self._closed:
             return
         with self.write_lock, self.read_lock:
             self._closed = True

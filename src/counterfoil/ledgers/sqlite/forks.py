@@ -1,8 +1,7 @@
 """What happens around `fork()`: the parent goes on unharmed, the child is refused.
 
-Hooks run for `os.fork` and `multiprocessing`'s fork, not for `subprocess`. A fork made behind Python's back
-(a server written in C that only tells the child) leaves inherited connections: the child never closes them,
-and may not open the same file.
+Hooks run for `os.fork` and `multiprocessing`'s fork, not for `subprocess`. A fork made behind Python's back (by a
+server written in C) leaves inherited connections: the child never closes them, and may not open the same file.
 """
 
 from __future__ import annotations
@@ -44,6 +43,12 @@ def watch(database: Database) -> None:
 def inherited(file: Identity) -> bool:
     """Return whether this process inherited connections to a file, which makes new ones unsafe."""
     return file in _inherited
+
+
+def notice() -> None:
+    """Do what the hooks would have done, in a child that finds itself to be one."""
+    if any(not database.forked for database in _watched):
+        _in_child()
 
 
 def _before() -> None:

@@ -211,7 +211,7 @@ class SqliteLedger:
 
     def close(self) -> None:
         """Close the file and end the lives that were registered through this object."""
-        if self._database.forked:
+        if self._database.inherited():
             return
         self._lives.let_go()
         self._database.close()

@@ -1,0 +1,155 @@
+"""Ledger URLs: what is understood, and what is refused with its mend."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from counterfoil.errors import LedgerUnavailable, UsageError
+from counterfoil.ledgers.memory import MemoryLedger
+from counterfoil.ledgers.sqlite import SqliteLedger
+from counterfoil.ledgers.urls import SqliteUrl, parse
+
+
+def test_a_relative_path_is_looked_up_when_the_ledger_is_opened(tmp_path, monkeypatch):
+    url = parse("sqlite:///shop.db")
+    monkeypatch.chdir(tmp_path)
+    ledger = url.open()
+    assert isinstance(ledger, SqliteLedger)
+    ledger.close()
+    assert (tmp_path / "shop.db").exists()
+
+
+def test_four_slashes_are_an_absolute_path():
+    assert parse("sqlite:////var/shop.db") == SqliteUrl(path="/var/shop.db")
+
+
+def test_options_are_read():
+    url = parse("sqlite:///a b#1.db?engine=sqlite3&timeout=2.5&synchronous=extra&strict=1")
+    assert url == SqliteUrl(path="a b#1.db", engine="sqlite3", timeout_s=2.5, synchronous="extra", strict=True)
+
+
+def test_each_memory_ledger_is_a_new_one():
+    url = parse("memory:")
+    first, second = url.open(), url.open()
+    assert isinstance(first, MemoryLedger)
+    assert first is not second
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "shop.db",
+        "/var/shop.db",
+        "sqlite:",
+        "sqlite:shop.db",
+        "sqlite:/shop.db",
+        "sqlite://",
+        "sqlite://host/shop.db",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:///folder/",
+        "sqlite:///a%20b.db",
+        "sqlite:///a\0b.db",
+        "sqlite:///a\udc80b.db",
+        "sqlite:///shop.db?",
+        "sqlite:///shop.db?mode=ro",
+        "sqlite:///shop.db?engine",
+        "sqlite:///shop.db?engine=pysqlite",
+        "sqlite:///shop.db?engine=apsw&engine=apsw",
+        "sqlite:///shop.db?timeout=0",
+        "sqlite:///shop.db?timeout=-1",
+        "sqlite:///shop.db?timeout=inf",
+        "sqlite:///shop.db?timeout=nan",
+        "sqlite:///shop.db?timeout=soon",
+        "sqlite:///shop.db?synchronous=normal",
+        "sqlite:///shop.db?synchronous=off",
+        "sqlite:///shop.db?strict=yes",
+        "memory://",
+        "memory:x",
+        "http://example.org/shop.db",
+        "file:shop.db",
+        "postgresql://localhost/shop",
+        "nats://localhost",
+        None,
+        7,
+    ],
+)
+def test_anything_else_is_refused_with_its_mend(url):
+    with pytest.raises(UsageError) as refused:
+        parse(url)
+    assert refused.value.hint
+
+
+@pytest.mark.rule("L2")
+@pytest.mark.parametrize("level", ["normal", "off", "0", "1"])
+def test_a_weaker_sync_is_refused(tmp_path, level):
+    with pytest.raises(UsageError, match="full, extra|full or extra"):
+        parse(f"sqlite:///shop.db?synchronous={level}")
+    with pytest.raises(UsageError):
+        SqliteLedger(str(tmp_path / "shop.db"), synchronous=level)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_ledger_that_this_version_has_not_is_named():
+    with pytest.raises(UsageError, match="PostgreSQL"):
+        parse("postgresql://localhost/shop")
+    with pytest.raises(UsageError, match="JetStream"):
+        parse("nats://localhost:4222")
+
+
+def test_an_engine_that_is_not_installed_is_named_when_the_url_is_read(monkeypatch):
+    monkeypatch.setattr("counterfoil.ledgers.urls.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="pip install apsw"):
+        parse("sqlite:///shop.db")
+
+
+def test_a_folder_is_no_database(tmp_path):
+    with pytest.raises(UsageError, match="folder"):
+        parse(f"sqlite:///{tmp_path}").open()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_missing_folder_is_named_and_not_made(tmp_path):
+    with pytest.raises(UsageError, match="no folder"):
+        parse(f"sqlite:///{tmp_path}/not/there.db").open()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("engine", ["apsw", "sqlite3"])
+def test_a_file_that_is_no_database_is_left_alone(tmp_path, engine):
+    file = tmp_path / "notes.txt"
+    file.write_bytes(b"Dear diary, " * 1000)
+    with pytest.raises(UsageError, match="no SQLite database"):
+        parse(f"sqlite:///{file}?engine={engine}").open()
+    assert os.listdir(tmp_path) == ["notes.txt"]
+    assert file.read_bytes() == b"Dear diary, " * 1000
+
+
+def test_a_path_that_the_system_refuses_is_unavailable_or_refused(tmp_path):
+    with pytest.raises((LedgerUnavailable, UsageError)):
+        parse(f"sqlite:///{tmp_path}/{'x' * 300}.db").open()
+    assert os.listdir(tmp_path) == []
+
+
+def test_reading_a_url_loads_no_engine_and_no_event_loop():
+    script = (
+        "import sys; from counterfoil.ledgers.urls import parse; parse('sqlite:///x.db'); parse('memory:').open()\n"
+        "print([name for name in ('apsw', 'sqlite3', 'fcntl', 'asyncio', 'ctypes') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_the_default_engine_does_not_load_the_other(tmp_path):
+    script = (
+        "import sys; from counterfoil.ledgers.urls import parse; parse('sqlite:///' + sys.argv[1]).open().close()\n"
+        "print([name for name in ('sqlite3', 'asyncio') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", script, str(tmp_path / "x.db")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert shown.stdout.strip() == "[]"
