@@ -1,0 +1,19 @@
+"""What the server process imports before it forks workers, so that a new one costs milliseconds."""
+
+import asyncio
+import concurrent.futures
+import sqlite3
+
+import apsw
+
+import counterfoil
+import counterfoil.ledgers.memory
+import counterfoil.ledgers.sqlite
+import counterfoil.protocol.checker
+import counterfoil.runtime.aio
+import tests.torture.kills
+import tests.torture.programs
+import tests.torture.race
+import tests.torture.recipient
+
+__all__ = ["apsw", "asyncio", "concurrent", "counterfoil", "sqlite3", "tests"]
