@@ -12,7 +12,8 @@ from typing import Any, Final
 import click
 
 import counterfoil
-from counterfoil.cli import acting, checking, demo, viewing
+from counterfoil.cli import acting, checking, viewing
+from counterfoil.cli.demo.command import demo
 from counterfoil.cli.output import say
 from counterfoil.errors import CounterfoilError, Denied, EffectError, LedgerError, UsageError
 
@@ -98,7 +99,7 @@ def program(**_options: Any) -> None:
 
 
 for _command in (
-    demo.demo,
+    demo,
     viewing.runs,
     viewing.show,
     viewing.effects,

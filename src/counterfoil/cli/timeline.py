@@ -13,7 +13,7 @@ from counterfoil.outcomes import Accepted, Evidence
 from counterfoil.ports.ledger import Ledger, Owners
 from counterfoil.runtime.views import EffectView, RecordView
 
-_KNOWN: Final = {
+KNOWN: Final = {
     "not-found": "the recipient was asked and found nothing, which proves nothing: it may come to light yet",
     "unaskable": "the recipient cannot be asked, and nothing is on record of how its run ended",
     "ended-by-person": "a person ended it, since nothing could settle it",
@@ -84,7 +84,7 @@ def _via(record: RecordView) -> str:
         # Bodies leave out what has its default.
         said = body.get("via", "run")
     elif record.phase == "started":
-        said = body.get("body", "")
+        said = str(body.get("body", "")).rpartition(":")[2]
     else:
         said = body.get("by") or body.get("why") or body.get("recipient") or body.get("claims") or ""
     return escaped(str(said))
@@ -110,7 +110,7 @@ def write_effect(
         line("  known: a record of it is damaged or must not be there; `counterfoil verify` says which")
     if view.state == "uncertain" and view.outcome is not None:
         kind = view.outcome.evidence.kind
-        line(f"  known: {_KNOWN.get(kind, 'it may have been sent, and nothing proves how that ended')}")
+        line(f"  known: {KNOWN.get(kind, 'it may have been sent, and nothing proves how that ended')}")
     for late in view.late_evidence:
         claims = f"{late.claims} (attempt {late.attempt}), via {late.via}"
         source = "" if late.source is None else f" from {escaped(late.source)}"

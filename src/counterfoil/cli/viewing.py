@@ -29,7 +29,7 @@ def runs(place: Place, state: str | None, limit: int | None) -> None:
         document({"runs": [shapes.run(view) for view in found]})
         return
     now = time.time()
-    columns = [Column("run", fold=12), Column("state"), Column("began", fold=19), Column("finished", fold=19)]
+    columns = [Column("run", fold=12), Column("state"), Column("began", fold=12), Column("finished", fold=19)]
     rows = [
         [
             escaped(view.run_id),
@@ -92,8 +92,8 @@ def _listed(place: Place, found: list[EffectView]) -> None:
         Column("effect", fold=12),
         Column("state"),
         Column("try", right=True),
-        Column("since", fold=19),
-        Column("evidence or proof", fold=12),
+        Column("since", fold=12),
+        Column("rests on", fold=10),
         Column("version", right=True),
     ]
     rows = [

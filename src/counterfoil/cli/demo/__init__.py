@@ -1,8 +1,1 @@
-"""The demo."""
-
-import click
-
-
-@click.command()
-def demo() -> None:
-    """Show a worker surviving kill -9."""
+"""The demo: a worker that is killed again and again, beside one that remembers nothing."""
