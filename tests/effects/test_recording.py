@@ -424,3 +424,24 @@ async def test_sync_handlers_on_a_loop_run_in_worker_threads(make):
     async with make() as life, life.run("r") as run:
         await run.effect("pay", run=lambda: threads.append(threading.current_thread()), reconcile=UNASKABLE)
     assert threads != [threading.current_thread()]
+
+
+@pytest.mark.rule("O2", "E10", "E3")
+@pytest.mark.parametrize("where", ["run", "reconcile", "verify"])
+async def test_a_cancellation_that_a_handler_raises_itself_is_not_the_callers(make, payee, colour, where):
+    def cancelled(*given: Any) -> None:
+        raise asyncio.CancelledError
+
+    handlers = {"run": colour.handler(payee.pay), "reconcile": colour.handler(payee.find)}
+    if where == "reconcile":
+        handlers["run"] = colour.handler(payee.pay_and_drop)
+    async with make() as life, life.run("r") as run:
+        if where == "reconcile":
+            with pytest.raises(EffectUnresolved):
+                await run.effect("pay", **handlers)
+        broken = (lambda proof: cancelled()) if where == "verify" else colour.handler(lambda: cancelled())
+        with pytest.raises(EffectUnresolved) as raised:
+            await run.effect("pay", **{**handlers, where: broken})
+        assert raised.value.reason == {"run": "run-failed"}.get(where, "reconcile-failed")
+        assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+        assert not any(r.phase in ("accepted", "uncertain", "failed", "rejected") for r in life.records())

@@ -300,7 +300,7 @@ async def _perform(scope: Scope, call: EffectCall, attempt: Attempt) -> Outcome[
         return None
     assert isinstance(reply, Raised)
     await _release(scope, call, attempt, why="run-raised")
-    if not isinstance(reply.error, Exception):
+    if reply.interrupts:
         raise reply.error
     raise _unresolved(
         call, "run-failed", f"its run raised {type(reply.error).__name__}", ran="unknown"
@@ -461,7 +461,7 @@ async def _settle_by_asking(scope: Scope, call: EffectCall, attempt: Attempt) ->
             ran="unknown",
         )
     if isinstance(reply, Raised):
-        await _ask_raised(scope, call, attempt, error=reply.error)
+        await _ask_raised(scope, call, attempt, reply=reply)
         return
     if await _found(scope, call, attempt, value=reply.value):
         return
@@ -523,12 +523,13 @@ async def _not_found(scope: Scope, call: EffectCall, attempt: Attempt, *, eviden
     await _conclude(scope, call, attempt.number, phase="uncertain", body=body, ran="unknown", decision=True)
 
 
-async def _ask_raised(scope: Scope, call: EffectCall, attempt: Attempt, *, error: BaseException) -> None:
+async def _ask_raised(scope: Scope, call: EffectCall, attempt: Attempt, *, reply: Raised) -> None:
+    error = reply.error
     if isinstance(error, Failed):
         # The key is closed at the recipient: a late landing is impossible, so this attempt did not happen.
         await _closed_at_recipient(scope, call, attempt, error=error)
         return
-    if not isinstance(error, Exception):
+    if reply.interrupts:
         raise error
     raise _unresolved(
         call, "reconcile-failed", f"its reconcile raised {type(error).__name__}", ran="unknown"

@@ -52,6 +52,8 @@ async def verified(verifier: Verifier | None, name: str, proof: bytes, *, ran: E
     if isinstance(reply, Returned):
         return bool(reply.value)
     raised = isinstance(reply, Raised)
+    if isinstance(reply, Raised) and reply.interrupts:
+        raise reply.error
     raise EffectUnresolved(
         f"effect {name!r} is unresolved: its verify {'raised' if raised else 'did not end in time'}",
         reason="reconcile-failed" if raised else "reconcile-timeout",

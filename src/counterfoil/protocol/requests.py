@@ -62,6 +62,11 @@ class Raised:
 
     error: BaseException
 
+    @property
+    def interrupts(self) -> bool:
+        """Whether the process was told to end, which passes unchanged; a handler's own cancellation does not."""
+        return isinstance(self.error, (KeyboardInterrupt, SystemExit))
+
 
 @dataclass(frozen=True, slots=True)
 class Overran:
