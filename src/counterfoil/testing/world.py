@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from counterfoil.errors import CommitUnknown, LedgerUnavailable, OwnerRetired
@@ -42,6 +43,10 @@ def perform() -> None:
 
 def ask() -> None:
     """Stands for a look-up; the world answers for it."""
+
+
+def hear() -> None:
+    """Stands for a side channel that speaks when the recipient has acted."""
 
 
 class LostReply(Exception):
@@ -82,7 +87,7 @@ class World:
         closed: keys that the recipient accepts no more.
         dead: epochs of lives that have ended.
         retired: epochs that may decide nothing.
-        performing: epochs whose `run` is under way, by key.
+        returned: what calls were given, as text, by effect.
         time: seconds.
         faults: what may still go wrong.
     """
@@ -95,6 +100,7 @@ class World:
     closed: frozenset[str] = frozenset()
     dead: frozenset[str] = frozenset()
     retired: frozenset[str] = frozenset()
+    returned: frozenset[tuple[str, str]] = frozenset()
     time: int = 0
     faults: Faults = field(default_factory=Faults)
 
@@ -154,6 +160,9 @@ class Options:
                 yield from self._perform(world, request.key)
             case Call() if request.handler is ask:
                 yield from self._ask(world, request.key)
+            case Call() if request.handler is hear:
+                if any(key == request.key for key, _ in world.landed):
+                    yield f"hears of {request.key[-6:]}", Returned(proof(request.key)), world
             case Call():
                 yield "checks", Returned(request.handler(*request.proof)), world
             case _:
@@ -182,34 +191,36 @@ class Options:
         what = f"{entry.phase} → {entry.slot}"
         if standing is not None:
             ours = (standing.epoch, standing.append_id) == (entry.epoch, entry.append_id)
-            yield f"{what}: filled by {standing.epoch}", Filled(standing, ours), world
+            yield f"{what}: filled by {_who(standing.epoch)}", Filled(standing, ours), world
             return
         if entry.decision and entry.epoch in world.retired:
-            yield f"{what}: refused, retired", OwnerRetired("retired"), world
+            yield f"{what}: refused, retired", _RETIRED, world
             return
         done = _commit(world, entry)
         yield f"{what}: done", Filled(done.records[-1], ours=True), done
         if (spent := world.spend("commits")) is not None:
-            unknown = CommitUnknown("unknown")
-            unknown.entry = entry  # type: ignore[attr-defined]
-            yield f"{what}: refused", LedgerUnavailable("refused"), spent
+            unknown = _unknown(entry)
+            yield f"{what}: refused", _UNAVAILABLE, spent
             yield f"{what}: done, the answer lost", unknown, _commit(spent, entry)
             yield f"{what}: open, the answer lost", unknown, replace(spent, open_commits=(*spent.open_commits, entry))
 
     def _gone(self, world: World, epoch: str) -> Iterator[Step]:
         if epoch in world.dead or epoch in world.retired:
-            yield f"finds {epoch} gone", True, replace(world, retired=world.retired | {epoch})
+            yield f"finds {_who(epoch)} gone", True, replace(world, retired=world.retired | {epoch})
             return
-        yield f"finds {epoch} alive", False, world
+        yield f"finds {_who(epoch)} alive", False, world
         if (spent := world.spend("steals")) is not None:
-            yield f"takes {epoch} for gone", True, replace(spent, retired=spent.retired | {epoch})
+            yield f"takes {_who(epoch)} for gone", True, replace(spent, retired=spent.retired | {epoch})
 
     # --- the recipient
 
     def _perform(self, world: World, key: str) -> Iterator[Step]:
         there = replace(world, sent=(*world.sent, key))
-        lands = replace(there, landed=(*there.landed, (key, world.time)))
         short = key[-6:]
+        if key in world.closed:
+            yield f"sends {short}: refused, the key is closed", Raised(_CLOSED), there
+            return
+        lands = replace(there, landed=(*there.landed, (key, world.time)))
         yield f"sends {short}: accepted", Returned(proof(key)), lands
         if (spent := there.spend("replies")) is not None:
             lost = Raised(_LOST)
@@ -241,6 +252,22 @@ _LOST = LostReply("no reply")
 _FAILED = Failed(Evidence("status", status=503), retryable=True)
 _REJECTED = Rejected(Evidence("refused", phase="not-dispatched"))
 _CLOSED = Failed(Evidence("closed", details={"how": "cancelled by key"}))
+
+
+def _who(epoch: str) -> str:
+    return epoch.partition(".")[2]
+
+
+_UNAVAILABLE = LedgerUnavailable("refused")
+_RETIRED = OwnerRetired("retired")
+
+
+@lru_cache(100_000)
+def _unknown(entry: Entry) -> CommitUnknown:
+    # One instance per entry, so that equal answers are equal.
+    error = CommitUnknown("unknown")
+    error.entry = entry  # type: ignore[attr-defined]
+    return error
 
 
 def entry_for(epoch: str, request: Append, time: int) -> Entry:
