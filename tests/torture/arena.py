@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -54,12 +53,12 @@ class Arena:
         """Return until when (`time.monotonic`) a part of the time lasts, from now on."""
         return time.monotonic() + self.seconds * part
 
-    def progress(self, what: Callable[[], str]) -> None:
+    def progress(self, what: str) -> None:
         """Say how far it is, now and then."""
         now = time.monotonic()
         if not self._quiet and now - self._said >= (1.0 if sys.stdout.isatty() else _EVERY_S):
             self._said = now
-            self.say(what())
+            self.say(what)
 
     def say(self, text: str) -> None:
         """Print a line."""

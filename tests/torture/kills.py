@@ -163,7 +163,7 @@ def campaign(arena: Arena, *, engines: tuple[str, ...] = ("apsw", "sqlite3"), wo
                 if time.monotonic() >= due[count]:
                     shop.kill()
                     due[count] = time.monotonic() + arena.random.expovariate(1 / mean_s)
-            arena.progress(lambda: f"{sum(shop.kills for shop in shops)} kills")
+            arena.progress(f"{sum(shop.kills for shop in shops)} kills")
         give_up = time.monotonic() + DRAIN_S
         while any(shop.busy for shop in shops):
             for shop in shops:

@@ -12,6 +12,7 @@ import counterfoil.ledgers.sqlite
 import counterfoil.protocol.checker
 import counterfoil.runtime.aio
 import tests.torture.kills
+import tests.torture.points
 import tests.torture.programs
 import tests.torture.race
 import tests.torture.recipient

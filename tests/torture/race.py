@@ -126,7 +126,7 @@ class Race:
                 going.remove(pair)
                 self._judge(pair)
                 done += 1
-            self._arena.progress(lambda: f"{self._count} races begun, {len(going)} under way")
+            self._arena.progress(f"{self._count} races begun, {len(going)} under way")
         return done
 
     def _racer(self) -> Worker:
