@@ -150,7 +150,8 @@ def campaign(
         if arena.seconds < PATIENCE_S:
             # Each scenario has its turn once, before any comes in its other colour or on the other engine.
             arena.random.shuffle(others)
-            others.sort(key=lambda line: sum(other[0] == line[0] for other in others[: others.index(line)]))
+            turn = {line: sum(other[0] == line[0] for other in others[:count]) for count, line in enumerate(others)}
+            others.sort(key=lambda line: turn[line])
         if scenarios is not None:
             lines, others = [], [line for line in lines + others if line[0] in scenarios]
         points = walked = 0
