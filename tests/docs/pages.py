@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import inspect
 import io
+import itertools
 import os
 import re
 import subprocess
@@ -148,19 +149,8 @@ class Reader:
 
 
 def commands_of(text: str) -> Iterator[tuple[str, str]]:
-    """Take a console block apart: each command, with `\\` at line ends, and what it prints."""
-    command: str | None = None
-    output: list[str] = []
-    going_on = False
-    for line in text.splitlines():
-        if going_on:
-            command = f"{command}\n{line.removeprefix('> ')}"
-        elif line.startswith("$ "):
-            if command is not None:
-                yield command, "\n".join(output)
-            command, output = line[2:], []
-        else:
-            output.append(line)
-        going_on = line.endswith("\\") and not output
-    if command is not None:
-        yield command, "\n".join(output)
+    """Take a console block apart: each command, which goes on in lines that open with `> `, and what it prints."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        first, *rest = part.splitlines()
+        more = list(itertools.takewhile(lambda line: line.startswith("> "), rest))
+        yield "\n".join([first, *(line.removeprefix("> ") for line in more)]), "\n".join(rest[len(more) :])

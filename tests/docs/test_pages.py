@@ -109,3 +109,31 @@ def test_three_dots_stand_for_anything() -> None:
     assert fits("a ... c\n", "a b c")
     assert fits("first\n...\nlast", "first\n1\n2\nlast  \n")
     assert not fits("a ... c", "a b d")
+
+
+def test_every_command_and_option_is_in_the_reference_and_nothing_else() -> None:
+    pytest.importorskip("click")
+    from counterfoil.cli.commands import program
+
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
+    rows = {row[1]: row[0] for row in re.finditer(r"^\| `([a-z][\w-]*)[^`]*` \|.*$", page, re.MULTILINE)}
+    everywhere = {"--ledger", "--namespace", "--json", "--help"}
+    wrong = [f"{name} is no command" for name in rows if name not in program.commands]
+    for name, command in program.commands.items():
+        options = {o for p in command.params if p.param_type_name == "option" for o in p.opts if o.startswith("--")}
+        shown = set(re.findall(r"`(--[\w-]+)", rows.get(name, "")))
+        if shown != options - everywhere:
+            wrong.append(f"{name}: the page has {sorted(shown)}, the command {sorted(options - everywhere)}")
+    assert not wrong
+
+
+def test_every_code_of_an_error_is_in_the_reference() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "counterfoil"
+    codes = {
+        code
+        for room in ("effects", "ledgers", "runtime", "protocol/codec.py")
+        for file in ([source / room] if room.endswith(".py") else (source / room).rglob("*.py"))
+        for code in re.findall(r'\bcode="([\w-]+)"', file.read_text(encoding="utf-8"))
+    }
+    assert not {code for code in codes if f"`{code}`" not in page}
