@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -74,7 +74,7 @@ def _folder(folder: Path | None) -> Path:
 
 
 @contextmanager
-def _terminated() -> Iterator[None]:
+def _terminated() -> Generator[None]:
     """Take SIGTERM like Ctrl-C, so that all processes are ended."""
 
     def interrupt(_number: int, _frame: Any) -> None:
@@ -146,7 +146,7 @@ def _drive(runtime: Runtime, lanes: list[Lane], kills: int) -> None:
 
 
 @contextmanager
-def _progress(lanes: list[Lane], kills: int) -> Iterator[Any]:
+def _progress(lanes: list[Lane], kills: int) -> Generator[Callable[[], None]]:
     if not sys.stderr.isatty():
         told = {lane.side: 0 for lane in lanes}
 

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from counterfoil.cli.demo.body import EFFECTS
 from counterfoil.errors import CounterfoilError
@@ -122,13 +122,25 @@ class Lane:
                 point = "never 0"
         words = ["worker", self.side, str(self._folder), str(self._port), until, point]
         with (self._folder / f"{self.side}-errors.log").open("ab") as errors:
-            self._process = _python(*words, stdout=subprocess.DEVNULL, stderr=errors)
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                _python(*words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
 
 
 @contextmanager
-def payee(folder: Path) -> Iterator[int]:
+def payee(folder: Path) -> Generator[int]:
     """Have a payee in a process of its own, and give its port."""
-    process = _python("payee", str(folder / "payee.db"), stdout=subprocess.PIPE)
+    # In sessions of their own: Ctrl-C reaches the parent alone, which ends everything.
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        _python("payee", str(folder / "payee.db")),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         assert process.stdout is not None
         yield int(process.stdout.readline() or 0)
@@ -137,7 +149,5 @@ def payee(folder: Path) -> Iterator[int]:
         process.communicate()
 
 
-def _python(module: str, *words: str, **more: Any) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", f"counterfoil.cli.demo.{module}", *words]
-    # In a session of its own: Ctrl-C reaches the parent alone, which ends everything.
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **more)  # noqa: S603 - our own
+def _python(module: str, *words: str) -> list[str]:
+    return [sys.executable, "-m", f"counterfoil.cli.demo.{module}", *words]

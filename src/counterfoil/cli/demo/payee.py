@@ -57,11 +57,14 @@ class Payee(HTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Payee
+    @property
+    def _payee(self) -> Payee:
+        assert isinstance(self.server, Payee)
+        return self.server
 
     def do_POST(self) -> None:
         kind, asked = self._asked()
-        found = self.server.make(kind, asked["key"], asked["order"])
+        found = self._payee.make(kind, asked["key"], asked["order"])
         # The thing is made; until the reply leaves nobody else knows.
         time.sleep(WORK_S)
         self._reply(200, {"id": found})
@@ -69,14 +72,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         kind, asked = self._asked()
         if kind == "log":
-            self._reply(200, {"items": self.server.items()})
+            self._reply(200, {"items": self._payee.items()})
         elif kind in SHOWN_AFTER_S:
-            self._reply(200, {"id": self.server.find(kind, asked["key"])})
+            self._reply(200, {"id": self._payee.find(kind, asked["key"])})
         else:
             self._reply(405, {"id": None})
 
     def _asked(self) -> tuple[str, dict[str, str]]:
-        self.server.log.execute("INSERT INTO request VALUES (?, ?, ?)", (time.time(), self.command, self.path))
+        self._payee.log.execute("INSERT INTO request VALUES (?, ?, ?)", (time.time(), self.command, self.path))
         split = urlsplit(self.path)
         return split.path.strip("/"), {name: values[0] for name, values in parse_qs(split.query).items()}
 

@@ -89,7 +89,7 @@ class Forgetful:
 def with_ledger(folder: Path, port: int, point: str, *, until: int) -> None:
     """Serve orders with a ledger; what an earlier life left is taken up where it stands."""
     with Runtime(f"sqlite:///{folder / 'ledger.db'}", owner=f"demo worker, pid {os.getpid()}") as runtime:
-        runtime._driver.watch = Killer(point).watch  # noqa: SLF001 - as the crash tests do
+        runtime._driver.watch = Killer(point).watch  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         for number in range(1, until + 1):
             order_id = f"order-{number}"
             _note(folder / "ours.log", order_id)
