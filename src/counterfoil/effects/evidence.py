@@ -97,20 +97,21 @@ async def keep_late(scope: Scope, name: str, late: codec.LateBody) -> bool:
     and the name under which a person allowed a repeat.
     """
     body = codec.body_of(late)
-    seen = look(scope.history, name)
-    if any(record.body == body for record in seen.notes):
-        return False
-    if late.claims == "accepted" and not late.pending:
-        if seen.state == states.RETRYABLE:
-            await close(name, len(seen.attempts) + 1, late)
-        if seen.decision is not None and seen.decision[1].new_name is not None:
-            await close(seen.decision[1].new_name, 1, late)
-    number = len(seen.notes) + 1
     while True:
-        filled = await record(Draft(slot=slots.note(name, number), kind=records.NOTE, phase="late", body=body))
-        if filled.ours or filled.record.body == body:
-            return filled.ours
-        number += 1
+        seen = look(scope.history, name)
+        if any(record.body == body for record in seen.notes):
+            return False
+        if late.claims == "accepted" and not late.pending:
+            if seen.state not in states.FINAL:
+                await close(name, len(seen.attempts) + 1, late)
+            if seen.decision is not None and seen.decision[1].new_name is not None:
+                await close(seen.decision[1].new_name, 1, late)
+        slot = slots.note(name, len(seen.notes) + 1)
+        filled = await record(Draft(slot=slot, kind=records.NOTE, phase="late", body=body))
+        if filled.ours:
+            return True
+        # Another note came first, and if it is a decision it may name something that could still be sent.
+        await Read()
 
 
 async def close(name: str, number: int, late: codec.LateBody) -> None:

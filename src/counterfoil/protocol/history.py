@@ -195,7 +195,7 @@ def _add_attempt(history: History, effect: Effect, number: int, record: Record) 
         body = history.parse(record, codec.OutcomeBody)
         if effect.state not in states.FINAL:
             _advance(effect, record, "closed")
-            effect.ending = body
+            effect.ending = body if effect.state == states.ACCEPTED else None
         return False
     if record.phase == "buried":
         buried = history.parse(record, codec.BuriedBody)

@@ -71,6 +71,8 @@ EFFECT: Final = Table(
     ),
     Row(RELEASED, "failed-due", RETRYABLE, "the same, and contract and policy allow another attempt"),
     Row(RELEASED, "uncertain", UNCERTAIN, "a look-up found nothing; nobody can know"),
+    Row(INTENDED, "closed", INTENDED, "evidence that an earlier attempt was accepted bars the attempt after this"),
+    Row(RELEASED, "closed", RELEASED, "evidence that an earlier attempt was accepted bars the attempt after this"),
     Row(RETRYABLE, "intent", INTENDED, "the next attempt takes the right to send"),
     Row(RETRYABLE, "closed", ACCEPTED, "evidence that an attempt was accepted came before the next intent"),
     *(

@@ -18,12 +18,12 @@ from counterfoil.effects.effect import EffectCall, effect
 from counterfoil.effects.evidence import settle
 from counterfoil.effects.scope import Memory, Scope
 from counterfoil.errors import EffectUnresolved, LedgerUnavailable, OwnerRetired
-from counterfoil.outcomes import Accepted
-from counterfoil.protocol import codec, slots, states
-from counterfoil.protocol.history import History, look
+from counterfoil.protocol import codec
+from counterfoil.protocol.history import History
 from counterfoil.protocol.keys import Fingerprints, effect_key
 from counterfoil.protocol.requests import Append, Call, Filled, Now, Pause, Read, Request, Returned
-from counterfoil.testing.world import NAMESPACE, RUN, Faults, Options, World, ask, hear, perform, proof
+from counterfoil.testing.rules import Rules, Violation, returned
+from counterfoil.testing.world import NAMESPACE, RUN, Faults, Options, World, ask, hear, perform, who
 
 Flow = Coroutine[Request[Any], Any, Any]
 NAME: Final = "charge"
@@ -167,10 +167,6 @@ class Report:
 State = tuple[World, tuple[_Local, ...]]
 
 
-class _Violation(Exception):
-    """A rule that does not hold in a state."""
-
-
 class Explorer:
     """Explores one scenario.
 
@@ -186,6 +182,7 @@ class Explorer:
     ) -> None:
         self._actors = actors
         self._options = options or Options()
+        self._rules = Rules([NAME])
         self._states_max = states_max
         self._starts: dict[tuple[int, int], _Local] = {}
         self._begin: State = (World(faults=faults), tuple(self._start(i, 1) for i in range(len(actors))))
@@ -214,7 +211,7 @@ class Explorer:
                 if all(local.request is None for local in state[1]) and state[0] not in ends:
                     ends.add(state[0])
                     self._heal(state[0])
-            except _Violation as broken:
+            except Violation as broken:
                 report.violation = str(broken)
                 report.timeline = _timeline(came, state)
                 break
@@ -238,7 +235,7 @@ class Explorer:
                 yield self._restart((dead, locals_), index, "is killed")
             yield from self._served(state, index)
         for label, after in self._options.moves(world):
-            _check(after)
+            self._rules.check(after)
             yield label, (after, locals_)
 
     def _restart(self, state: State, index: int, why: str) -> tuple[str, State]:
@@ -252,19 +249,19 @@ class Explorer:
         local = locals_[index]
         request = local.request
         assert request is not None
-        _may(world, local.life, request)
+        self._rules.may(world, local.life, request)
         for label, answer, after in self._options.answers(world, local.life, request):
             following = local.child(answer)
             there = after
             if following.broken is not None:
-                raise _Violation(f"{who(local.life)} {label}, and its call raises {following.broken!r}")
+                raise Violation(f"{who(local.life)} {label}, and its call raises {following.broken!r}")
             while isinstance(following.request, Now):
                 # Looking at the clock touches nothing that others see: no interleaving there.
                 for _, instant, _ in self._options.answers(there, local.life, following.request):
                     following = following.child(instant)
             if following.request is None:
                 there = _returned(there, following.result)
-            _check(there)
+            self._rules.check(there)
             yield f"{who(local.life)} {label}", (there, _with(locals_, index, following))
 
     def _heal(self, world: World) -> None:
@@ -273,7 +270,7 @@ class Explorer:
         if key not in self._healed:
             self._healed[key] = self._alone(replace(world, faults=Faults(), dead=world.dead | _lives(world)))
         if (stuck := self._healed[key]) is not None:
-            raise _Violation(stuck)
+            raise Violation(stuck)
 
     def _alone(self, world: World) -> str | None:
         local = _Local(sender("healer").script, "1.healer-1", ())
@@ -284,13 +281,8 @@ class Explorer:
             local = local.child(answer)
         if local.request is not None or local.result is None:
             return "with nothing wrong any more, a call still gives no outcome"
-        _check(_returned(world, local.result))
+        self._rules.check(_returned(world, local.result))
         return None
-
-
-def who(life: str) -> str:
-    """Name a life for people: the process, and which of its lives."""
-    return life.partition(".")[2]
 
 
 def _with(locals_: tuple[_Local, ...], index: int, local: _Local) -> tuple[_Local, ...]:
@@ -302,13 +294,7 @@ def _lives(world: World) -> frozenset[str]:
 
 
 def _returned(world: World, result: Any) -> World:
-    if result is None or isinstance(result, str):
-        return world
-    if isinstance(result, Accepted):
-        text = f"accepted {bytes(result.proof).decode()}"
-    else:
-        text = f"{type(result).__name__.lower()} {result.evidence.kind}"
-    return replace(world, returned=world.returned | {(NAME, text)})
+    return world if result is None or isinstance(result, str) else returned(world, NAME, result)
 
 
 def _timeline(came: dict[State, tuple[State | None, str]], state: State) -> list[str]:
@@ -320,58 +306,6 @@ def _timeline(came: dict[State, tuple[State | None, str]], state: State) -> list
             lines.append(f"  t={at[0].time:<3} {label}")
         at = before
     return lines[::-1]
-
-
-# --- the rules --------------------------------------------------------------------------------------------
-
-
-def _may(world: World, life: str, request: Request[Any]) -> None:
-    """Check what may be done now."""
-    if not isinstance(request, Call):
-        return
-    number = next(n for n in range(1, 20) if effect_key(NAMESPACE, RUN, NAME, attempt=n) == request.key)
-    intent = world.slot(slots.intent(NAME, number))
-    if request.handler is perform:
-        if intent is None or intent.epoch != life:
-            raise _Violation(f"E1/L3: {who(life)} sends without holding the intent of attempt {number}")
-        if request.key in world.sent:
-            raise _Violation(f"E2: {who(life)} sends attempt {number} a second time")
-        earlier = [effect_key(NAMESPACE, RUN, NAME, attempt=n) for n in range(1, number)]
-        if any(key in world.flying or any(key == landed for landed, _ in world.landed) for key in earlier):
-            raise _Violation(f"E14: {who(life)} sends attempt {number} though an earlier one happened or still may")
-    if request.handler is ask and life.split(".", maxsplit=1)[0] not in ("informant", "webhook") and intent is not None:
-        alive = intent.epoch not in world.dead | world.retired and intent.epoch != life
-        released = world.slot(slots.released(NAME, number)) is not None
-        if alive and not released:
-            raise _Violation(f"E8: {who(life)} asks about attempt {number} while its owner {who(intent.epoch)} lives")
-
-
-def _check(world: World) -> None:
-    """Check what must hold in every state."""
-    if len(world.returned) > 1:
-        raise _Violation(f"E2: callers were given different outcomes: {sorted(text for _, text in world.returned)}")
-    seen = look(world.history(), NAME)
-    landed = {key for key, _ in world.landed}
-    for attempt in seen.attempts:
-        if attempt.outcome is None or attempt.ending is None:
-            continue
-        key = effect_key(NAMESPACE, RUN, NAME, attempt=attempt.number)
-        phase = attempt.outcome.phase
-        if phase == states.ACCEPTED and (key not in landed or codec.decode(bytes(attempt.ending.proof)) != proof(key)):
-            raise _Violation(f"O1: attempt {attempt.number} is accepted and the recipient has nothing")
-        if phase in (states.FAILED, states.REJECTED) and (key in landed or key in world.flying - world.closed):
-            raise _Violation(f"O4: attempt {attempt.number} is {phase} and it happened, or still may")
-        if (
-            phase == states.UNCERTAIN
-            and key not in world.sent
-            and attempt.intent.epoch not in world.dead | world.retired
-        ):
-            raise _Violation(f"E2: attempt {attempt.number} is uncertain, and its living owner knows it never sent it")
-        visibility = attempt.body.visibility_s or 0.0
-        if phase == states.UNCERTAIN and visibility and attempt.ending.evidence is not None:
-            ended = attempt.released.at if attempt.released is not None else attempt.outcome.at
-            if attempt.ending.evidence.kind == "not-found" and attempt.outcome.at - ended < visibility:
-                raise _Violation(f"E9: attempt {attempt.number} is uncertain inside its visibility of {visibility:g} s")
 
 
 def explore(

@@ -164,7 +164,7 @@ class Options:
                 if any(key == request.key for key, _ in world.landed):
                     yield f"hears of {request.key[-6:]}", Returned(proof(request.key)), world
             case Call():
-                yield "checks", Returned(request.handler(*request.proof)), world
+                yield "computes", Returned(request.handler(*request.proof)), world
             case _:
                 raise TypeError(f"the world does not know {request!r}")
 
@@ -191,7 +191,7 @@ class Options:
         what = f"{entry.phase} → {entry.slot}"
         if standing is not None:
             ours = (standing.epoch, standing.append_id) == (entry.epoch, entry.append_id)
-            yield f"{what}: filled by {_who(standing.epoch)}", Filled(standing, ours), world
+            yield f"{what}: filled by {who(standing.epoch)}", Filled(standing, ours), world
             return
         if entry.decision and entry.epoch in world.retired:
             yield f"{what}: refused, retired", _RETIRED, world
@@ -206,11 +206,11 @@ class Options:
 
     def _gone(self, world: World, epoch: str) -> Iterator[Step]:
         if epoch in world.dead or epoch in world.retired:
-            yield f"finds {_who(epoch)} gone", True, replace(world, retired=world.retired | {epoch})
+            yield f"finds {who(epoch)} gone", True, replace(world, retired=world.retired | {epoch})
             return
-        yield f"finds {_who(epoch)} alive", False, world
+        yield f"finds {who(epoch)} alive", False, world
         if (spent := world.spend("steals")) is not None:
-            yield f"takes {_who(epoch)} for gone", True, replace(spent, retired=spent.retired | {epoch})
+            yield f"takes {who(epoch)} for gone", True, replace(spent, retired=spent.retired | {epoch})
 
     # --- the recipient
 
@@ -254,7 +254,8 @@ _REJECTED = Rejected(Evidence("refused", phase="not-dispatched"))
 _CLOSED = Failed(Evidence("closed", details={"how": "cancelled by key"}))
 
 
-def _who(epoch: str) -> str:
+def who(epoch: str) -> str:
+    """Name a life for people: the process, and which of its lives."""
     return epoch.partition(".")[2]
 
 
