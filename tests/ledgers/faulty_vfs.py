@@ -1,7 +1,7 @@
 """A disk whose syncs are counted, and fail on demand."""
 
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import apsw
 
@@ -21,7 +21,7 @@ class FaultyDisk(apsw.VFS):
         self.syncs = 0
         self.failing = False
 
-    def __enter__(self) -> "FaultyDisk":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -44,7 +44,7 @@ class _File(apsw.VFSFile):
         if self._wal:
             self._disk.syncs += 1
             if self._disk.failing:
-                error = apsw.IOError("the disk lost what it was given")
+                error: Any = apsw.IOError("the disk lost what it was given")
                 error.result = 10
                 error.extendedresult = IOERR_FSYNC
                 raise error

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from counterfoil.ledgers.sqlite import SqliteLedger
 from counterfoil.ledgers.sqlite.engines import Connection, Row, connect
@@ -16,6 +16,8 @@ SRC = str(Path(__file__).resolve().parents[2] / "src")
 ROOT = str(Path(__file__).resolve().parents[2])
 CHECKED = ("kind", "phase", "body", "epoch", "append_id")
 _numbers = count(1)
+
+T = TypeVar("T")
 
 
 def entry(slot: str, epoch: str = "", *, run: str = "run", body: bytes = b"null", **more: Any) -> Entry:
@@ -64,7 +66,7 @@ def raw(ledger_path: str, engine: str, *statements: str) -> list[Row]:
     return rows
 
 
-def python(source: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+def python(source: str, *arguments: str, **options: Any) -> Any:
     """Starts another Python on a script that can import what the tests can."""
     return subprocess.Popen(
         [sys.executable, "-u", "-c", source, *arguments],
@@ -77,22 +79,22 @@ def python(source: str, *arguments: str, **options: Any) -> subprocess.Popen[str
     )
 
 
-def outcome(process: subprocess.Popen[str], *, timeout: float = 60) -> str:
+def outcome(process: Any, *, timeout: float = 60) -> str:
     """Waits for a script, which must succeed, and returns what it printed."""
+    out: str
     out, err = process.communicate(timeout=timeout)
     assert process.returncode == 0, f"{out}\n{err}"
     return out
 
 
-def line(process: subprocess.Popen[str]) -> str:
+def line(process: Any) -> str:
     """The next line that a script prints."""
-    assert process.stdout
-    text = process.stdout.readline()
+    text: str = process.stdout.readline()
     assert text, process.communicate()[1]
     return text.strip()
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: Any) -> None:
     """Kills a script and forgets it."""
     process.kill()
     process.communicate()
@@ -135,7 +137,7 @@ class Meddler:
         """How many COMMITs were sent."""
         return self.statements.count("COMMIT")
 
-    def _around(self, sql: str, work: Callable[[], Any]) -> Any:
+    def _around(self, sql: str, work: Callable[[], T]) -> T:
         self.statements.append(sql)
         self.before(sql)
         result = work()

@@ -1,5 +1,8 @@
 """Ledger URLs: what is understood, and what is refused with its mend."""
 
+# Paths are text here, as SQLite takes them.
+# ruff: noqa: PTH208
+
 import os
 import subprocess
 import sys
@@ -86,7 +89,7 @@ def test_anything_else_is_refused_with_its_mend(url):
 @pytest.mark.rule("L2")
 @pytest.mark.parametrize("level", ["normal", "off", "0", "1"])
 def test_a_weaker_sync_is_refused(tmp_path, level):
-    with pytest.raises(UsageError, match="full, extra|full or extra"):
+    with pytest.raises(UsageError, match="full"):
         parse(f"sqlite:///shop.db?synchronous={level}")
     with pytest.raises(UsageError):
         SqliteLedger(str(tmp_path / "shop.db"), synchronous=level)

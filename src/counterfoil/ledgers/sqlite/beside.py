@@ -29,8 +29,11 @@ class Beside:
     def generation(self) -> int | None:
         """Return the generation kept here, None if there is none that can be read."""
         try:
-            with open(self._generation, encoding="ascii") as file:  # noqa: PTH123  # noqa: PTH123
-                return int(file.read(64))
+            descriptor = os.open(self._generation, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return int(os.read(descriptor, 64))
+            finally:
+                os.close(descriptor)
         except (OSError, ValueError):
             return None
 
@@ -40,10 +43,11 @@ class Beside:
         if present is not None and generation <= present:
             return
         fresh = f"{self._generation}.new"
-        mode = os.stat(self.database).st_mode & 0o666  # noqa: PTH116
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        like = os.stat(self.database)  # noqa: PTH116
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = os.open(fresh, flags, like.st_mode & 0o666)
         try:
-            os.fchmod(descriptor, mode)
+            lifelines.made_like(descriptor, like)
             os.write(descriptor, f"{generation}\n".encode())
             os.fsync(descriptor)
         finally:

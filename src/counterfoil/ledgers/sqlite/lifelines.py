@@ -133,16 +133,20 @@ def forget_in_child() -> None:
     _held.clear()
 
 
+def made_like(descriptor: int, present: os.stat_result) -> None:
+    """Give a new file the permissions, and where we may the owner, that another file has, as SQLite does."""
+    mine, mode = os.fstat(descriptor), present.st_mode & 0o666
+    if mine.st_uid == os.geteuid() and mine.st_mode & 0o666 != mode:
+        os.fchmod(descriptor, mode)
+    if os.geteuid() == 0 and (mine.st_uid, mine.st_gid) != (present.st_uid, present.st_gid):
+        os.fchown(descriptor, present.st_uid, present.st_gid)
+
+
 def _opened(path: str, *, like: str) -> int:
     present = os.stat(like)  # noqa: PTH116
-    mode = present.st_mode & 0o666
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, present.st_mode & 0o666)
     try:
-        mine = os.fstat(descriptor)
-        if mine.st_size == 0 and mine.st_uid == os.geteuid() and mine.st_mode & 0o666 != mode:
-            os.fchmod(descriptor, mode)
-        if os.geteuid() == 0 and (mine.st_uid, mine.st_gid) != (present.st_uid, present.st_gid):
-            os.fchown(descriptor, present.st_uid, present.st_gid)
+        made_like(descriptor, present)
     except BaseException:
         os.close(descriptor)
         raise

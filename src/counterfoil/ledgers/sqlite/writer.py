@@ -166,8 +166,10 @@ class Writer:
                 rows.stored_check(entry.check),
                 entry.format,
             ]
-        except _OWN_FAULTS as error:
-            return UsageError(f"slot {entry.slot!r} cannot be recorded: {error}")
+        except (StoreError, *_OWN_FAULTS) as error:
+            if _belongs_to_all(connection, error):
+                raise
+            return _own_error(entry, error)
 
     def _refusal(self, entry: Entry, owner: tuple[int, int] | None) -> CounterfoilError | None:
         if entry.decision and (owner is None or owner[1] != LIVE):
