@@ -120,7 +120,7 @@ def test_every_command_and_option_is_in_the_reference_and_nothing_else() -> None
     everywhere = {"--ledger", "--namespace", "--json", "--help"}
     wrong = [f"{name} is no command" for name in rows if name not in program.commands]
     for name, command in program.commands.items():
-        options = {o for p in command.params if p.param_type_name == "option" for o in p.opts if o.startswith("--")}
+        options = {o for p in command.params if p.param_type_name == "option" for o in (*p.opts, *p.secondary_opts) if o.startswith("--")}
         shown = set(re.findall(r"`(--[\w-]+)", rows.get(name, "")))
         if shown != options - everywhere:
             wrong.append(f"{name}: the page has {sorted(shown)}, the command {sorted(options - everywhere)}")
