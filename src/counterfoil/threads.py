@@ -78,7 +78,8 @@ def _after_fork() -> None:
     _shared = _Shared()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def submit(work: Callable[[], None]) -> None:
