@@ -198,6 +198,18 @@ class Race:
         self._idle += [worker for worker in pair.workers if worker.alive]
 
 
+def asked_too_soon(place: Site) -> list[str]:
+    """Return the races in which the recipient was asked although the winner lived and its `run` returned."""
+    asked = {line["key"] for line in place.log() if line["what"] == "asked"}
+    with Runtime(place.url) as runtime:
+        views = [view for view in runtime.effects() if view.run_id.endswith(("plain", "stopped"))]
+    return [
+        f"{view.run_id}: {view.outcome}"
+        for view in views
+        if view.effect_key in asked or not isinstance(view.outcome, Accepted) or view.outcome.via != "run"
+    ]
+
+
 def _offsets(chance: random.Random, run_s: float) -> Iterator[float]:
     late = chance.choice((0.0, 0.0, chance.uniform(0, 0.02), chance.uniform(0, run_s * 1.2)))
     offsets = [0.0, late]
@@ -223,6 +235,8 @@ def campaign(arena: Arena, *, races: int | None = None, run_s: float | None = No
         counts = place.judge()
         if counts.sends != done:
             arena.problem(f"{done} races, and the recipient received {counts.sends} requests")
+        for line in asked_too_soon(place):
+            arena.problem(f"the recipient was asked while the owner lived: {line}")
         arena.counts.add(counts)
         text = f"{engine}: {done} races of {run_s:g} s ({share} plain, {others} each of {', '.join(VARIANTS[1:])})"
         arena.say(f"{text}: {counts.sends} sends, both got the same outcome {done - len(arena.counts.problems)} times")
