@@ -65,9 +65,14 @@ def effect_key(namespace: str, run: str, name: str, *, attempt: int) -> str:
 
     Usable as idempotency key or message id. Each part is length-prefixed, so that no two names meet.
     """
-    parts = b"".join(len(raw).to_bytes(4, "big") + raw for raw in (p.encode() for p in (namespace, run, name)))
-    state = blake2b(parts + attempt.to_bytes(8, "big"), digest_size=20, person=b"counterfoil-key1")
+    parts = _sized(namespace) + _sized(run) + _sized(name) + attempt.to_bytes(8, "big")
+    state = blake2b(parts, digest_size=20, person=b"counterfoil-key1")
     return f"cf-{state.hexdigest()}"
+
+
+def _sized(text: str) -> bytes:
+    raw = text.encode()
+    return len(raw).to_bytes(4, "big") + raw
 
 
 class Fingerprints:

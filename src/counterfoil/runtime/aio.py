@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -246,7 +246,7 @@ class AsyncRun:
     ) -> Any:
         """Run a computation and record its result after it; see `Run.step`."""
         call, coded = arguments.step_call(name, body, inputs=inputs, retry=retry, result_type=result_type)
-        scope = self._scope or await self._load()
+        scope = self._usable() or await self._load()
         found = steps.recorded(scope, name, call.inputs)
         if found is None:
             await self._not_cancelled(lambda: steps.recorded(scope, name, call.inputs) is not None)
@@ -332,7 +332,7 @@ class AsyncRun:
             retry=retry,
             proof_type=proof_type,
         )
-        scope = self._scope or await self._load()
+        scope = self._usable() or await self._load()
         if call.verifier is not None:
             scope.memory.verifiers[name] = call.verifier
         outcome = effects.recorded(scope, name, call.request)
@@ -412,10 +412,14 @@ class AsyncRun:
 
     # --- inside
 
-    async def _load(self) -> Scope:
+    def _usable(self) -> Scope | None:
         if self._left:
             raise UsageError(f"this handle of run {self.id!r} was left", hint="open the run again", code="left")
         self._session.check()
+        return self._scope
+
+    async def _load(self) -> Scope:
+        self._usable()
         if self._scope is None:
             self._scope = self._session.scope(self.id, self._state)
         if not self._scope.history.loaded:
@@ -430,8 +434,8 @@ class AsyncRun:
         scope = await self._load()
         return await self._driver.run(scope, flow(scope))
 
-    async def _shared(self, scope: Scope, kind: str, name: str, *, flow: Callable[[], Any], **more: Any) -> Any:
-        return await self._driver.shared(scope, kind, name, flow=flow, **more)
+    def _shared(self, scope: Scope, kind: str, name: str, *, flow: Callable[[], Any], **more: Any) -> Awaitable[Any]:
+        return self._driver.shared(scope, kind, name, flow=flow, **more)
 
     async def _not_cancelled(self, recorded_meanwhile: Callable[[], bool] | None = None) -> None:
         if not self._cancelled and not _cancelling():

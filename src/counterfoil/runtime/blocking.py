@@ -12,7 +12,6 @@ from typing import Any, Final
 from counterfoil import threads
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import CounterfoilError, EffectUnresolved, NameConflict
-from counterfoil.ports.ledger import Owners
 from counterfoil.protocol.requests import (
     Append,
     Call,
@@ -29,7 +28,7 @@ from counterfoil.protocol.requests import (
     Request,
     Returned,
 )
-from counterfoil.runtime.handlers import Context, arguments, enter, inside
+from counterfoil.runtime.handlers import Context, arguments, enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
 from counterfoil.runtime.session import Session
 
@@ -146,16 +145,18 @@ class BlockingDriver:
     def drain(self, run: str | None, timeout_s: float) -> bool:
         """Wait until no flow of a run (of any run: None) is under way; False if that took too long."""
 
-        def idle() -> bool:
-            return not any(run is None or flight.run == run for flight in self._flights.values())
+        # A handler that leaves a handle of its own run does not wait for itself.
+        mine = own_flights(id(self))
+
+        def under_way() -> list[Flight]:
+            flights = self._flights.items()
+            return [f for key, f in flights if key not in mine and (run is None or f.run == run)]
 
         with self._changed:
-            if idle():
-                return True
-            waiting = [f for f in self._flights.values() if run is None or f.run == run]
+            waiting = under_way()
             for flight in waiting:
                 flight.waiters += 1
-            return self._changed.wait_for(idle, timeout_s)
+            return not waiting or self._changed.wait_for(lambda: not under_way(), timeout_s)
 
     # --- one flow
 
@@ -214,19 +215,24 @@ class BlockingDriver:
         return Instant(clock.time(), clock.monotonic())
 
     def _gone(self, _scope: Scope, request: Gone) -> bool:
-        ledger = self.session.ledger
-        return ledger.gone(request.epoch) if isinstance(ledger, Owners) else True
+        owners = self.session.owners
+        return True if owners is None else owners.gone(request.epoch)
 
     def _live(self, scope: Scope, _request: Live) -> bool:
-        ledger = self.session.ledger
-        return ledger.live(self.session.epoch_of(scope)) if isinstance(ledger, Owners) else True
+        owners = self.session.owners
+        return True if owners is None else owners.live(self.session.epoch_of(scope))
 
     def _pause(self, scope: Scope, request: Pause) -> None:
         clock, notifier = self.session.clock, self.session.notifier
         end = clock.monotonic() + request.seconds
-        slice_s = POLL_FIRST_S
-        seen = notifier.changes(-1)[1] if notifier is not None and request.changes else 0
-        position = scope.history.position
+        slice_s = POLL_LAST_S if notifier is None else POLL_FIRST_S
+        position, seen = scope.history.position, 0
+        if notifier is not None and request.changes:
+            seen = notifier.changes(-1)[1]
+            # What came between the flow's last read and this look at the ledger.
+            self.session.read(scope)
+            if scope.history.position != position:
+                return
         while (rest := end - clock.monotonic()) > 0:
             if self.session.virtual:
                 rest = min(rest, VIRTUAL_S)
@@ -262,7 +268,6 @@ class _Handler:
         self._session = session
         self._request = request
         self._context = context
-        self._ended = threading.Event()
         self._reply: Reply | None = None
         self._running: threads.Running | None = None
 
@@ -290,16 +295,17 @@ class _Handler:
     def reply_within(self, timeout_s: float) -> Reply:
         """Call it in a daemon thread and abandon it when it is overdue; a coroutine is cancelled then."""
         context = copy_context()
+        ended = threading.Event()
 
         def work() -> None:
             self._reply = context.run(self.reply)
-            self._ended.set()
+            ended.set()
 
         threads.submit(work)
         try:
-            in_time = self._ended.wait(timeout_s)
+            in_time = ended.wait(timeout_s)
         finally:
-            if not self._ended.is_set():
+            if not ended.is_set():
                 self._context.cancel()
                 if self._running is not None:
                     self._running.cancel()

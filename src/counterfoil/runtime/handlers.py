@@ -89,3 +89,8 @@ def enter(session: int, run: str, *, kind: str, name: str) -> tuple[tuple[int, s
             hint="give the inner call a name of its own",
         )
     return (*chain, call)
+
+
+def own_flights(session: int) -> set[tuple[str, str, str]]:
+    """Return the calls of a session that the present code runs inside of: (run, kind, name) each."""
+    return {(run, kind, name) for of, run, kind, name in inside.get() if of == session}

@@ -8,7 +8,6 @@ plain futures, so that a cancelled caller never touches a flow.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Coroutine
 from contextvars import Context as ContextVars
 from contextvars import copy_context
@@ -17,7 +16,6 @@ from typing import Any, Final
 from counterfoil import threads
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import CounterfoilError, LedgerUnavailable
-from counterfoil.ports.ledger import Batching, Owners
 from counterfoil.protocol.requests import (
     Append,
     Call,
@@ -25,14 +23,11 @@ from counterfoil.protocol.requests import (
     Instant,
     Live,
     Now,
-    Overran,
     Pause,
-    Raised,
     Read,
-    Reply,
     Request,
-    Returned,
 )
+from counterfoil.runtime.asked import Asked
 from counterfoil.runtime.blocking import (
     NESTED_WAIT_S,
     POLL_FIRST_S,
@@ -42,7 +37,7 @@ from counterfoil.runtime.blocking import (
     conflict,
     in_flight,
 )
-from counterfoil.runtime.handlers import Context, arguments, enter, inside, is_async
+from counterfoil.runtime.handlers import enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
 from counterfoil.runtime.session import Session
 
@@ -77,7 +72,7 @@ class Flight:
         self.chain = chain
         self.waiters: list[asyncio.Future[Any]] = []
         self.idle = False
-        self.pause: asyncio.TimerHandle | None = None
+        self.pause: asyncio.Handle | None = None
         # Answers that come for an older request (an abandoned look-up) are told by its serial number.
         self.serial = 0
         self.answering: Callable[[], None] | None = None
@@ -98,7 +93,7 @@ class LoopDriver:
         self._tick_s = POLL_FIRST_S
         self._seen = -1
         self._drained: list[asyncio.Future[None]] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._serve: dict[type[Request[Any]], Callable[[Flight, Any], Any]] = {
             Append: self._append,
@@ -210,7 +205,7 @@ class LoopDriver:
                 self._fail(flight, raised)
         return flight.flow
 
-    def _answer(
+    def answer(
         self,
         flight: Flight,
         serial: int,
@@ -232,12 +227,13 @@ class LoopDriver:
                 answer = work()
             except BaseException as raised:  # noqa: BLE001 - the flow decides what becomes of it
                 error = raised
-            self._to_loop(lambda: self._answer(flight, serial, request, answer=answer, error=error))
+            self.to_loop(lambda: self.answer(flight, serial, request, answer=answer, error=error))
 
         threads.submit(done)
         return _WAITING
 
-    def _to_loop(self, function: Callable[..., None], *args: Any) -> None:
+    def to_loop(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function on the loop, from any thread."""
         try:
             self.loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
@@ -278,10 +274,10 @@ class LoopDriver:
         if request.settle is None and not session.has_epoch(flight.scope):
             return self._from_thread(flight, request, lambda: self._append_now(flight, request))
         entry = request.settle or session.entry(flight.scope, request.draft, session.epoch_of(flight.scope))
-        ledger = session.ledger
-        if isinstance(ledger, Batching):
+        session.check()
+        if session.batching is not None:
             token = (flight, flight.serial, request, entry)
-            ledger.submit(entry, settle=request.settle is not None, token=token, deliver=self._delivered)
+            session.batching.submit(entry, settle=request.settle is not None, token=token, deliver=self._delivered)
             return _WAITING
         return self._from_thread(flight, request, lambda: self._append_now(flight, request))
 
@@ -294,24 +290,24 @@ class LoopDriver:
         except BaseException as error:
             session.refused(error, entry)
             raise
-        self._to_loop(self._wake, flight.scope.run)
+        self.to_loop(self._wake, flight.scope.run)
         return session.filled(flight.scope, entry, record)
 
     def _delivered(self, batch: list[tuple[Any, Any]]) -> None:
         # In the ledger's thread: one wake-up of the loop for a whole commit.
-        self._to_loop(self._arrived, batch)
+        self.to_loop(self._arrived, batch)
 
     def _arrived(self, batch: list[tuple[Any, Any]]) -> None:
         session = self.session
         for (flight, serial, request, entry), reply in batch:
             if isinstance(reply, BaseException):
                 session.refused(reply, entry)
-                self._answer(flight, serial, request, answer=None, error=reply)
+                self.answer(flight, serial, request, answer=None, error=reply)
             else:
                 filled = session.filled(flight.scope, entry, reply)
                 if self._parked:
                     self._wake(flight.scope.run)
-                self._answer(flight, serial, request, answer=filled)
+                self.answer(flight, serial, request, answer=filled)
 
     def _read(self, flight: Flight, request: Read) -> Any:
         return self._from_thread(flight, request, lambda: self.session.read(flight.scope))
@@ -336,9 +332,9 @@ class LoopDriver:
             try:
                 value = work()
             except BaseException as error:  # noqa: BLE001 - the caller gets it
-                self._to_loop(told, None, error)
+                self.to_loop(told, None, error)
             else:
-                self._to_loop(told, value, None)
+                self.to_loop(told, value, None)
 
         threads.submit(done)
         return await future
@@ -352,16 +348,16 @@ class LoopDriver:
         return Instant(clock.time(), clock.monotonic())
 
     def _gone(self, flight: Flight, request: Gone) -> Any:
-        ledger = self.session.ledger
-        if not isinstance(ledger, Owners):
+        owners = self.session.owners
+        if owners is None:
             return True
-        return self._from_thread(flight, request, lambda: ledger.gone(request.epoch))
+        return self._from_thread(flight, request, lambda: owners.gone(request.epoch))
 
     def _live(self, flight: Flight, request: Live) -> Any:
-        ledger = self.session.ledger
-        if not isinstance(ledger, Owners):
+        owners = self.session.owners
+        if owners is None:
             return True
-        return self._from_thread(flight, request, lambda: ledger.live(self.session.epoch_of(flight.scope)))
+        return self._from_thread(flight, request, lambda: owners.live(self.session.epoch_of(flight.scope)))
 
     # --- serving: pauses
 
@@ -387,7 +383,8 @@ class LoopDriver:
     def _arm(self, flight: Flight, serial: int, request: Pause, *, end: float) -> None:
         rest = end - self.session.clock.monotonic()
         if rest <= 0:
-            self._resume(flight, serial, request)
+            # Not here: the flow may be being stepped right now.
+            flight.pause = self.loop.call_soon(self._resume, flight, serial, request)
             return
         wait_s = min(rest, VIRTUAL_S) if self.session.virtual else rest
         flight.pause = self.loop.call_later(wait_s, lambda: self._arm(flight, serial, request, end=end))
@@ -402,7 +399,7 @@ class LoopDriver:
         flight.idle = False
         flight.answering = None
         self._parked.discard(flight)
-        self._answer(flight, serial, request, answer=None)
+        self.answer(flight, serial, request, answer=None)
 
     def _wake(self, run: str) -> None:
         for flight in [f for f in self._parked if f.scope.run == run]:
@@ -426,7 +423,7 @@ class LoopDriver:
                 found = notifier.changes(since)
             except CounterfoilError:
                 found = None
-            self._to_loop(self._ticked, found)
+            self.to_loop(self._ticked, found)
 
         threads.submit(ask)
 
@@ -453,107 +450,17 @@ class LoopDriver:
     # --- serving: handlers
 
     def _call(self, flight: Flight, request: Call) -> Any:
-        timeout_s = request.timeout_s
-        deadline = None if timeout_s is None else self.loop.time() + timeout_s
-        context = Context(request.key, request.attempt, deadline)
-        variables = flight.variables
-        variables.run(inside.set, flight.chain)
-        serial = flight.serial
-
-        def answer(reply: Reply) -> None:
-            self._answer(flight, serial, request, answer=reply)
-
-        stop = self._start(request, context, variables=variables, answer=answer)
-        if timeout_s is not None:
-
-            def overdue() -> None:
-                if flight.flow is not None and flight.serial == serial:
-                    context.cancel()
-                    stop()
-                    answer(Overran())
-
-            self.loop.call_later(timeout_s, overdue)
+        Asked(self, flight, request).start()
         return _WAITING
-
-    def _start(
-        self, request: Call, context: Context, *, variables: ContextVars, answer: Callable[[Reply], None]
-    ) -> Callable[[], None]:
-        handler = request.handler
-        given = arguments(handler, request.proof, context)
-        tasks: list[asyncio.Task[Any]] = []
-        if is_async(handler):
-            self._as_task(_awaited(handler, given), variables=variables, answer=answer, tasks=tasks)
-        else:
-            self._in_thread(handler, given, variables=variables, answer=answer, tasks=tasks)
-
-        def stop() -> None:
-            for task in tasks:
-                task.cancel()
-
-        return stop
-
-    def _as_task(
-        self,
-        coroutine: Coroutine[Any, Any, Any],
-        *,
-        variables: ContextVars,
-        answer: Callable[[Reply], None],
-        tasks: list[asyncio.Task[Any]],
-    ) -> None:
-        session = self.session
-        session.retain()
-        task = self.loop.create_task(_replied(coroutine), context=variables.copy())
-        tasks.append(task)
-        self._tasks.add(task)
-
-        def done(ended: asyncio.Task[Reply]) -> None:
-            self._tasks.discard(ended)
-            session.release()
-            if ended.cancelled():
-                answer(Raised(asyncio.CancelledError()))
-            else:
-                answer(ended.result())
-
-        task.add_done_callback(done)
-
-    def _in_thread(
-        self,
-        handler: Callable[..., Any],
-        given: tuple[Any, ...],
-        *,
-        variables: ContextVars,
-        answer: Callable[[Reply], None],
-        tasks: list[asyncio.Task[Any]],
-    ) -> None:
-        session = self.session
-        session.retain()
-        copied = variables.copy()
-
-        def take(value: Any) -> None:
-            # A lambda that returns a coroutine: the call was for the thread, the coroutine is for the loop.
-            self._as_task(_given(value), variables=variables, answer=answer, tasks=tasks)
-            session.release()
-
-        def work() -> None:
-            try:
-                value = copied.run(handler, *given)
-            except BaseException as error:  # noqa: BLE001 - it is the flow's to judge
-                self._to_loop(answer, Raised(error))
-            else:
-                if inspect.isawaitable(value):
-                    self._to_loop(take, value)
-                    return
-                self._to_loop(answer, Returned(value))
-            session.release()
-
-        threads.submit(work)
 
     # --- leaving
 
     async def drain(self, run: str | None, timeout_s: float) -> bool:
         """Wait until no flow of a run owes anything; False if that took too long."""
         end = self.loop.time() + timeout_s
-        while any((run is None or f.scope.run == run) and not f.idle for f in self._flights):
+        # A handler that leaves a handle of its own run does not wait for itself.
+        mine = own_flights(id(self))
+        while any((run is None or f.scope.run == run) and not f.idle and f.key not in mine for f in self._flights):
             rest = end - self.loop.time()
             if rest <= 0:
                 return False
@@ -577,25 +484,8 @@ class LoopDriver:
                 waiter.set_exception(
                     LedgerUnavailable("the runtime was closed meanwhile", code="runtime-closed", effect_ran="unknown")
                 )
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-
-
-async def _awaited(handler: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    return await handler(*given)
-
-
-async def _replied(coroutine: Coroutine[Any, Any, Any]) -> Reply:
-    try:
-        return Returned(await coroutine)
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt out of a task would end the loop
-        return Raised(error)
-
-
-async def _given(value: Any) -> Any:
-    return await value
 
 
 def _give_up(waiter: asyncio.Future[Any], name: str) -> None:

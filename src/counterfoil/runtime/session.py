@@ -15,7 +15,7 @@ from counterfoil.effects.scope import Memory, Scope
 from counterfoil.errors import CommitUnknown, ForkedLedger, LedgerReadOnly, OwnerRetired, UsageError
 from counterfoil.ledgers.urls import parse
 from counterfoil.ports.clock import Clock
-from counterfoil.ports.ledger import Closing, Ledger, Notifier, Owners, Restorable
+from counterfoil.ports.ledger import Batching, Closing, Ledger, Notifier, Owners, Restorable
 from counterfoil.protocol import codec, keys, records, slots
 from counterfoil.protocol.history import History
 from counterfoil.protocol.keys import Fingerprints
@@ -31,7 +31,8 @@ def _after_fork() -> None:
     _process = next(_forks)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class RunState:
@@ -76,6 +77,10 @@ class Session:
         self.clock: Clock = _clock(clock)
         self.virtual = self.clock is not time
         self._ledger: Ledger | None = None
+        # What the open ledger can do: found once, since to ask an instance for a protocol is slow.
+        self.batching: Batching | None = None
+        self.owners: Owners | None = None
+        self.notifier: Notifier | None = None
         self._lock = threading.Lock()
         self._registering = threading.Lock()
         self._appends = itertools.count(1)
@@ -105,8 +110,11 @@ class Session:
             assert self._url is not None
             self._ledger = self._url.open()
         try:
-            self._learn_birth()
             ledger = self.ledger
+            self.batching = ledger if isinstance(ledger, Batching) else None
+            self.owners = ledger if isinstance(ledger, Owners) else None
+            self.notifier = ledger if isinstance(ledger, Notifier) else None
+            self._learn_birth()
             if isinstance(ledger, Restorable):
                 self._accepted = ledger.accepted_generation()
         except BaseException:
@@ -188,11 +196,10 @@ class Session:
             self._end()
 
     def _end(self) -> None:
-        ledger = self._ledger
         try:
-            if ledger is not None and isinstance(ledger, Owners) and self._process == _process:
+            if self._ledger is not None and self.owners is not None and self._process == _process:
                 for epoch in self.own_epochs:
-                    ledger.retire(epoch)
+                    self.owners.retire(epoch)
         finally:
             self._close_ledger()
 
@@ -213,9 +220,9 @@ class Session:
             return epoch
         with self._registering:
             if self._epoch is None:
-                ledger = self.ledger
-                if isinstance(ledger, Owners):
-                    self._epoch = ledger.register(self.label)
+                self.check()
+                if self.owners is not None:
+                    self._epoch = self.owners.register(self.label)
                 else:
                     self._epoch = f"0.{secrets.token_hex(4)}"
                 self.own_epochs.add(self._epoch)
@@ -298,7 +305,7 @@ class Session:
 
     def scope(self, run: str, state: RunState) -> Scope:
         """Make the scope of a flow."""
-        ledger = self.ledger
+        self.check()
         return Scope(
             namespace=self.namespace,
             run=run,
@@ -306,7 +313,7 @@ class Session:
             memory=state.memory,
             fingerprints=self._fingerprints,
             own_epochs=self.own_epochs,
-            owned=isinstance(ledger, Owners),
+            owned=self.owners is not None,
             accepted_generation=self._accepted,
         )
 
@@ -317,11 +324,6 @@ class Session:
                 self.pinned[run] = state
             else:
                 self.pinned.pop(run, None)
-
-    @property
-    def notifier(self) -> Notifier | None:
-        """The ledger as a notifier, if it is one."""
-        return self.ledger if isinstance(self.ledger, Notifier) else None
 
 
 def _clock(given: Any) -> Clock:
