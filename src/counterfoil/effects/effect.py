@@ -158,10 +158,12 @@ async def effect(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
             await _settle_by_asking(scope, call, last)
         else:
             now = (await Now()).mono
-            deadline = now + call.wait_s if deadline is None else deadline
-            if now >= deadline:
+            if deadline is None:
+                deadline = now + call.wait_s
+            elif now >= deadline:
                 raise _unresolved(call, "in-flight", "its owner is alive and still performing it", ran="unknown")
-            await Pause(min(deadline - now, POLL_S))
+            else:
+                await Pause(min(deadline - now, POLL_S))
             await Read()
         if outcome is not None:
             return outcome
