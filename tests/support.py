@@ -35,12 +35,19 @@ class Clock:
     def __init__(self, wall: float = 1_000_000.0) -> None:
         self.wall = wall
         self.mono = 0.0
+        self._skip = 0.0
 
     def time(self) -> float:
         return self.wall
 
     def monotonic(self) -> float:
-        return self.mono
+        now, skip, self._skip = self.mono, self._skip, 0.0
+        self.advance(skip)
+        return now
+
+    def skip(self, seconds: float) -> None:
+        """Let time pass as soon as somebody has looked when his wait began."""
+        self._skip = seconds
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
@@ -218,7 +225,7 @@ class Life(Awaited):
         def watch(moment: str, run: str, request: Any) -> None:
             if moment == "before" and isinstance(request, Pause) and (idle_ones or not request.changes):
                 waits.append(request.seconds)
-                clock.advance(request.seconds)
+                clock.skip(request.seconds)
 
         self.watch(watch)
         return waits
@@ -475,7 +482,7 @@ def _with_time(watch: Callable[[str, str, Any], None], clock: Clock) -> Callable
     def watched(moment: str, run: str, request: Any) -> None:
         watch(moment, run, request)
         if moment == "before" and isinstance(request, Pause):
-            clock.advance(request.seconds)
+            clock.skip(request.seconds)
 
     return watched
 
