@@ -6,7 +6,8 @@ On a page, in order, with one folder and one namespace for the whole page:
 - a `text` block right after it is what it printed;
 - a `console` block holds commands after `$ ` and what they print.
 
-`...` stands for anything, and any time, age, life or key for any other. A `sh` block is for commands that need a network or a server; it is not run.
+`...` stands for anything, and any time, age, life or key for any other. A `sh` block is for commands that need
+a network or a server; it is not run.
 """
 
 import ast
@@ -55,10 +56,7 @@ class Block:
 
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    return [
-        Block(found[1], found[2], text.count("\n", 0, found.start()) + 2)
-        for found in FENCE.finditer(text)
-    ]
+    return [Block(found[1], found[2], text.count("\n", 0, found.start()) + 2) for found in FENCE.finditer(text)]
 
 
 def fits(expected: str, printed: str) -> bool:

@@ -1,5 +1,6 @@
 """Every page of the documentation is true: what it shows is run, and what it links to is there."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -26,15 +27,11 @@ def without_code(text: str) -> str:
 def anchors_of(page: Path) -> set[str]:
     """The anchors of a page's headings, made as GitHub makes them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    return {
-        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)
-    }
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_what_a_page_shows_is_what_happens(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Reader(page, tmp_path).run()
 
@@ -73,9 +70,8 @@ def test_every_page_can_be_reached_from_the_first_one() -> None:
         if page in reached or page.suffix != ".md" or not page.is_file():
             continue
         reached.add(page)
-        for link in LINK.findall(without_code(page.read_text(encoding="utf-8"))):
-            if "://" not in link:
-                todo.append((page.parent / link.partition("#")[0]).resolve())
+        links = LINK.findall(without_code(page.read_text(encoding="utf-8")))
+        todo += [(page.parent / link.partition("#")[0]).resolve() for link in links if "://" not in link]
     assert set(PAGES) <= reached
 
 
@@ -86,8 +82,6 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def test_every_method_and_argument_of_the_runtimes_is_in_the_reference() -> None:
-    import inspect
-
     reference = (ROOT / "docs" / "reference" / "runtime.md").read_text(encoding="utf-8")
     missing = []
     for shape in (counterfoil.Runtime, counterfoil.Run):
@@ -120,7 +114,13 @@ def test_every_command_and_option_is_in_the_reference_and_nothing_else() -> None
     everywhere = {"--ledger", "--namespace", "--json", "--help"}
     wrong = [f"{name} is no command" for name in rows if name not in program.commands]
     for name, command in program.commands.items():
-        options = {o for p in command.params if p.param_type_name == "option" for o in (*p.opts, *p.secondary_opts) if o.startswith("--")}
+        options = {
+            o
+            for p in command.params
+            if p.param_type_name == "option"
+            for o in (*p.opts, *p.secondary_opts)
+            if o.startswith("--")
+        }
         shown = set(re.findall(r"`(--[\w-]+)", rows.get(name, "")))
         if shown != options - everywhere:
             wrong.append(f"{name}: the page has {sorted(shown)}, the command {sorted(options - everywhere)}")
