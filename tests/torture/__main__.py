@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.torture import kills, points, race
+from tests.torture import full, kills, points, race
 from tests.torture.arena import Arena
 from tests.torture.judge import Counts
 
@@ -22,6 +22,7 @@ CAMPAIGNS: Final[dict[str, tuple[Callable[[Arena], None], float]]] = {
     "race": (race.campaign, 0.25),
     "kills": (kills.campaign, 0.25),
     "points": (points.campaign, 0.2),
+    "full": (full.campaign, 0.05),
 }
 PROBLEMS_SHOWN: Final = 20
 

@@ -77,16 +77,12 @@ class Site:
     folder: Path
     engine: str
     client: recipient.Client
+    database: Path
 
     @property
     def url(self) -> str:
         """The ledger's URL."""
         return f"sqlite:///{self.database}?engine={self.engine}&timeout=60"
-
-    @property
-    def database(self) -> Path:
-        """The ledger's file."""
-        return self.folder / "ledger.db"
 
     @property
     def told(self) -> Path:
@@ -114,4 +110,4 @@ def site(arena: Arena, crew: Crew, engine: str) -> Site:
     worker = crew.start(recipient.serve, address, folder / "recipient.jsonl")
     if worker.receive(_READY_S) != "ready":
         raise RuntimeError("the recipient did not start")
-    return Site(folder, engine, recipient.Client(address))
+    return Site(folder, engine, recipient.Client(address), folder / "ledger.db")

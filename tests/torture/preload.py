@@ -11,6 +11,7 @@ import counterfoil.ledgers.memory
 import counterfoil.ledgers.sqlite
 import counterfoil.protocol.checker
 import counterfoil.runtime.aio
+import tests.torture.full
 import tests.torture.kills
 import tests.torture.points
 import tests.torture.programs

@@ -122,8 +122,8 @@ def _enter(target: Callable[..., None], connection: Connection, args: tuple[Any,
         return
     except BaseException:
         with suppress(OSError):
-            connection.send(("broke", traceback.format_exc()))
-        raise
+            connection.send(("broke", "".join(traceback.format_exc(limit=-4))))
+        sys.exit(1)
 
 
 class Budget:

@@ -29,15 +29,16 @@ class Client:
 
     address: str
 
-    def make(self, key: str, *, land_s: float = 0.0, refuse: bool = False) -> str:
+    def make(self, key: str, *, land_s: float = 0.0, refuse: bool = False, size: int = 0) -> str:
         """Ask for a thing, and return what the recipient named it.
 
         Args:
             key: the effect's key.
             land_s: how long the recipient takes to make it, in seconds.
             refuse: it is to say no.
+            size: by how many characters the name is longer than it need be.
         """
-        answer = self._ask({"op": "make", "key": key, "land_s": land_s, "refuse": refuse})
+        answer = self._ask({"op": "make", "key": key, "land_s": land_s, "refuse": refuse, "size": size})
         if answer["item"] is None:
             raise Refused(key)
         return str(answer["item"])
@@ -67,10 +68,10 @@ class _Log:
         os.write(self._file, json.dumps({"what": what, "key": key, **more}).encode() + b"\n")
         os.fsync(self._file)
 
-    def create(self, key: str) -> str:
+    def create(self, key: str, size: int) -> str:
         with self._lock:
             self._count += 1
-            item = f"item-{self._count}"
+            item = f"item-{self._count}{'.' * size}"
         self.write("created", key, item=item)
         self.made[key].append((item, time.monotonic()))
         return item
@@ -108,7 +109,7 @@ class _Handler(socketserver.StreamRequestHandler):
             return None
         if message["land_s"]:
             time.sleep(message["land_s"])
-        return log.create(key)
+        return log.create(key, message["size"])
 
 
 def serve(connection: Connection, address: str, log: Path) -> None:

@@ -8,11 +8,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
 from counterfoil.effects.scope import Memory, Scope
-from counterfoil.errors import CommitUnknown, ForkedLedger, LedgerReadOnly, OwnerRetired, UsageError
+from counterfoil.errors import CommitUnknown, ForkedLedger, LedgerError, LedgerReadOnly, OwnerRetired, UsageError
 from counterfoil.ledgers.urls import parse
 from counterfoil.ports.clock import Clock
 from counterfoil.ports.ledger import Batching, Closing, Ledger, Notifier, Owners, Restorable
@@ -199,7 +200,10 @@ class Session:
         try:
             if self._ledger is not None and self.owners is not None and self._process == _process:
                 for epoch in self.own_epochs:
-                    self.owners.retire(epoch)
+                    # Its lock is given back even if that cannot be recorded, so others find it gone; and what the
+                    # caller has in hand (perhaps the proof of an effect) matters more than this.
+                    with suppress(LedgerError):
+                        self.owners.retire(epoch)
         finally:
             self._close_ledger()
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
-from counterfoil.errors import LedgerReadOnly
+from counterfoil.errors import LedgerReadOnly, LedgerUnavailable
 from counterfoil.ledgers.sqlite import lifelines
 
 _EPOCH: Final = re.compile(r"[0-9]+\.[0-9a-f]{8}")
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Beside:
@@ -38,10 +40,18 @@ class Beside:
             return None
 
     def advance(self, generation: int) -> None:
-        """Keep a generation, durably, unless a later one is kept already. The caller has the turn."""
+        """Keep a generation, durably, unless a later one is kept already. The caller has the turn.
+
+        Raises:
+            LedgerUnavailable: there is no room, or this user cannot write here.
+        """
         present = self.generation()
         if present is not None and generation <= present:
             return
+        with self._writable():
+            self._replace(generation)
+
+    def _replace(self, generation: int) -> None:
         fresh = f"{self._generation}.new"
         like = os.stat(self.database)  # noqa: PTH116
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -113,6 +123,13 @@ class Beside:
         try:
             yield
         except OSError as error:
+            if error.errno in _FULL:
+                raise LedgerUnavailable(
+                    f"no room for an owner in {self.folder}: {error}",
+                    code="ledger-full",
+                    hint="make room on the disk",
+                    effect_ran="no",
+                ) from error
             raise LedgerReadOnly(
                 f"owners cannot be registered in {self.folder}: {error}",
                 hint="this user must be able to write in that folder",

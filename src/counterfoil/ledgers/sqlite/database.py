@@ -306,7 +306,7 @@ def _sync(connection: Connection) -> None:
         if connection.in_transaction():
             connection.command("ROLLBACK")
         if error.code not in troubles.WAITS and error.code not in (READONLY, CANTOPEN):
-            raise
+            raise troubles.before_commit(error) from error
 
 
 def _existing(path: str) -> presence.Identity:
