@@ -120,6 +120,8 @@ FAILED_DUE = (intent(retry=RETRY), outcome("failed", due=2.0, retryable=True))
         pytest.param((intent(), outcome("rejected"), released()), id="a release that came late"),
         pytest.param((*FAILED_DUE, intent(2), outcome("accepted", 2)), id="two attempts"),
         pytest.param((*FAILED_DUE, late(1), closed(2)), id="evidence before the second attempt"),
+        pytest.param((intent(), outcome("accepted"), closed(2)), id="evidence after the end"),
+        pytest.param((intent(), closed(2), outcome("accepted")), id="evidence just before the end"),
         pytest.param((*FAILED_DUE, late(1, claims="failed"), intent(2)), id="late evidence of failure"),
         pytest.param((*UNCERTAIN, late(), decision(2, seen=3)), id="decided after late evidence"),
         pytest.param(
@@ -150,6 +152,10 @@ def test_what_may_come_about_is_found_clean(planted: tuple[Planted, ...]) -> Non
         pytest.param((released(), intent()), "E1", "no-intent", id="release without intent"),
         pytest.param((intent(), outcome("accepted"), intent(2)), "E14", "sent-again", id="accepted, sent again"),
         pytest.param((*UNCERTAIN, intent(2)), "E14", "sent-again", id="uncertain, sent again"),
+        pytest.param(
+            (*UNCERTAIN, intent(2), decision(seen=3, new_name="again"), intent(name="again")),
+            "E14", "sent-again", id="sent again under both names",
+        ),
         pytest.param((intent(retry=RETRY), intent(2), outcome("failed", due=1.0)), "E14", "sent-early", id="early"),
         pytest.param((intent(), intent(2)), "E1", "transition", id="a second attempt while the first is open"),
         pytest.param((intent(), intent(3)), "E14", "gap", id="an attempt is missing"),

@@ -31,7 +31,7 @@ _DAY_S = 86_400.0
 @click.option("--new-name", metavar="NAME", help="The effect may be sent again under this name.")
 @showing
 @placed
-def decide(place: Place, run_id: str, effect: str, happened: str | None, **said: Any) -> None:
+def decide(place: Place, *, run_id: str, effect: str, happened: str | None, **said: Any) -> None:
     """Record what you found out about an uncertain effect.
 
     The outcome does not change; a body that waits for the decision goes on with it. Refused (exit code 4) if
@@ -61,7 +61,7 @@ def _verdict(happened: bool) -> str:  # noqa: FBT001 - a verdict is one
 @click.option("--key", required=True, help="The key that the attempt gave to the recipient (`effects --json`).")
 @click.option("--source", required=True, help="Where the evidence came from: a webhook, a statement.")
 @placed
-def settle(place: Place, run_id: str, effect: str, proof: str, **said: str) -> None:
+def settle(place: Place, *, run_id: str, effect: str, proof: str, **said: str) -> None:
     """Record evidence that an effect was accepted, which came by another way."""
     with place.open() as runtime:
         ended = runtime.settle(run_id, effect, given(proof), **said)
@@ -79,7 +79,7 @@ def settle(place: Place, run_id: str, effect: str, proof: str, **said: str) -> N
 @click.argument("id", metavar="ID")
 @click.argument("payload", metavar="[PAYLOAD-JSON]", default="null")
 @placed
-def deliver(place: Place, run_id: str, event: str, id: str, payload: str) -> None:
+def deliver(place: Place, *, run_id: str, event: str, id: str, payload: str) -> None:
     """Deliver an event to a run, once. The payload is JSON; without one it is null.
 
     Delivering the same payload again is no error; another payload is (exit code 4).
@@ -101,7 +101,7 @@ def deliver(place: Place, run_id: str, event: str, id: str, payload: str) -> Non
 @click.option("--dry-run", is_flag=True, help="Only say what would be pruned.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N runs.")
 @placed
-def prune(place: Place, older_than: float, dry_run: bool, limit: int | None) -> None:  # noqa: FBT001 - a flag
+def prune(place: Place, *, older_than: float, dry_run: bool, limit: int | None) -> None:
     """Prune runs that finished at least so many days ago.
 
     Identities, fingerprints and outcomes stay; results, payloads and timelines go. A run with an unresolved or
@@ -124,7 +124,7 @@ def prune(place: Place, older_than: float, dry_run: bool, limit: int | None) -> 
 @click.option("--reason", required=True, help="What you looked at, and why the ledger may go on.")
 @click.option("--unnoticed", is_flag=True, help="Also if the ledger did not notice it by itself.")
 @placed
-def accept_restore(place: Place, by: str, reason: str, unnoticed: bool) -> None:  # noqa: FBT001 - a flag
+def accept_restore(place: Place, *, by: str, reason: str, unnoticed: bool) -> None:
     """Accept a ledger that went back in time (a restored backup), so that it takes records again.
 
     From then on an effect without a record, in a run begun before, asks the recipient first and is never sent.
@@ -148,7 +148,7 @@ def accept_restore(place: Place, by: str, reason: str, unnoticed: bool) -> None:
 @click.command()
 @click.option("--sql", is_flag=True, help="Print the SQL instead of running it.")
 @placed
-def migrate(place: Place, sql: bool) -> None:  # noqa: FBT001 - a flag
+def migrate(place: Place, *, sql: bool) -> None:
     """Bring the schema up to date; this makes the ledger where there is none."""
     if sql:
         from counterfoil.ledgers.sqlite import migrations

@@ -32,7 +32,7 @@ _FROM_HELP = "Check an export instead of a ledger (damage is found only where pa
 @click.option("--recipient-log", "log", type=click.File(encoding="utf-8"), metavar="FILE", help=_LOG_HELP)
 @click.option("--export", "source", type=click.File(encoding="utf-8"), metavar="FILE", help=_FROM_HELP)
 @placed
-def verify(place: Place, run_id: str | None, log: TextIO | None, source: TextIO | None) -> None:
+def verify(place: Place, *, run_id: str | None, log: TextIO | None, source: TextIO | None) -> None:
     """Check whether what is on record may have come about, of the whole ledger or of one run.
 
     With a recipient's log: whether anything was done twice, is on record and was not done, or was done and is
@@ -107,7 +107,7 @@ def _read_export(source: TextIO) -> tuple[str, dict[str, list[Record]], list[Rec
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Instead of stdout.")
 @showing
 @placed
-def export(place: Place, output: Path | None) -> None:
+def export(place: Place, *, output: Path | None) -> None:
     """Write every record of every run, one JSON object a line.
 
     The first line is a header that names the format, its version, and whether payloads are redacted. The

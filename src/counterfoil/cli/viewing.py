@@ -19,7 +19,7 @@ from counterfoil.runtime.views import STATES, EffectView
 @click.option("--state", type=click.Choice(["open", "finished", "pruned"]), help="Only runs in this state.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
 @placed
-def runs(place: Place, state: str | None, limit: int | None) -> None:
+def runs(place: Place, *, state: str | None, limit: int | None) -> None:
     """List runs, oldest first."""
     with place.open() as runtime:
         finished = None if state is None else state != "open"
@@ -48,7 +48,7 @@ def runs(place: Place, state: str | None, limit: int | None) -> None:
 @click.option("--run", "run_id", metavar="RUN", help="Only effects of this run.")
 @showing
 @placed
-def effects(place: Place, state: str | None, run_id: str | None) -> None:
+def effects(place: Place, *, state: str | None, run_id: str | None) -> None:
     """List effects, those of the oldest run first."""
     with place.open() as runtime:
         found = runtime.effects(state=state, run_id=run_id)
@@ -63,7 +63,7 @@ def effects(place: Place, state: str | None, run_id: str | None) -> None:
 @click.option("--all", "decided", is_flag=True, help="Also those that a person has decided about.")
 @showing
 @placed
-def uncertain(place: Place, decided: bool) -> None:  # noqa: FBT001 - click gives flags so
+def uncertain(place: Place, *, decided: bool) -> None:
     """List effects that nobody but a person can settle.
 
     The exit code is 1 when there are any that nobody has decided about, so that it is fit for alerts.
@@ -125,7 +125,7 @@ def _rests_on(view: EffectView, *, shown: bool) -> str:
 @click.argument("run_id", metavar="RUN")
 @showing
 @placed
-def show(place: Place, run_id: str) -> None:
+def show(place: Place, *, run_id: str) -> None:
     """Show a run: its timeline, and each effect with what it rests on.
 
     For an uncertain effect it says what is known, since when, and how to decide about it.

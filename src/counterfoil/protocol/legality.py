@@ -16,7 +16,7 @@ import msgspec
 
 from counterfoil.errors import LedgerCorrupt
 from counterfoil.protocol import codec, records, slots, states
-from counterfoil.protocol.history import History, look
+from counterfoil.protocol.history import Effect, History, look
 from counterfoil.protocol.records import Record
 
 _NAME: Final = "[^/]+"
@@ -130,7 +130,9 @@ class RunCheck:
             if name not in self._unsound:
                 self._check_effect(name, of_effect)
 
-    def _say(self, rule: str, code: str, record: Record, text: str) -> None:
+    def _say(self, broken: str, record: Record, text: str) -> None:
+        """Note a finding; `broken` is the rule and the code."""
+        rule, _, code = broken.partition(" ")
         name = name_in(record.slot)
         self.findings.append(Finding(rule=rule, code=code, run=self.run, name=name, slot=record.slot, text=text))
 
@@ -138,10 +140,10 @@ class RunCheck:
         position = 0
         for record in found:
             if record.position <= position:
-                self._say("L1", "order", record, "its position does not follow the one before it")
+                self._say("L1 order", record, "its position does not follow the one before it")
             position = record.position
             if record.slot in self._sound:
-                self._say("L1", "slot-twice", record, "its slot is filled twice")
+                self._say("L1 slot-twice", record, "its slot is filled twice")
                 continue
             # Words that this version does not know are refused by `parse`, whatever the shape.
             shape, place = _FORMS.get((record.kind, record.phase), _UNKNOWN)
@@ -150,14 +152,14 @@ class RunCheck:
             except LedgerCorrupt as error:
                 self._unsound.add(name_in(record.slot))
                 if error.code == _TOO_NEW:
-                    self._say("L4", "too-new", record, "a newer version of counterfoil wrote the record")
+                    self._say("L4 too-new", record, "a newer version of counterfoil wrote the record")
                 else:
-                    self._say("L4", "damaged", record, "the record is damaged")
+                    self._say("L4 damaged", record, "the record is damaged")
                 continue
             match = place.fullmatch(record.slot)
             if match is None:
                 self._unsound.add(name_in(record.slot))
-                self._say("L1", "misplaced", record, f"a record of {record.kind} ({record.phase}) is in this slot")
+                self._say("L1 misplaced", record, f"a record of {record.kind} ({record.phase}) is in this slot")
                 continue
             number = match.groupdict().get("number")
             placed = Placed(record, body, name_in(record.slot), int(number or 0))
@@ -168,13 +170,15 @@ class RunCheck:
     def _kind(self, *kinds: str) -> list[Placed]:
         return [placed for placed in self._sound.values() if placed.record.kind in kinds]
 
-    def _fold(self, table: states.Table, rule: str, group: Sequence[tuple[Placed, str]], state: str) -> str | None:
+    def _fold(
+        self, table: states.Table, rule: str, group: Sequence[tuple[Placed, str]], *, state: str = states.ABSENT
+    ) -> str | None:
         """Fold events through a table; None where one must not follow."""
         for placed, event in group:
             after = table.next(state, event)
             if after is None:
                 text = f"it came in a wrong order: {event!r} while {state}"
-                self._say(rule, "transition", placed.record, text)
+                self._say(f"{rule} transition", placed.record, text)
                 return None
             state = after
         return state
@@ -184,29 +188,29 @@ class RunCheck:
     def _check_run(self) -> None:
         stone = self._sound.get(slots.TOMBSTONE)
         if stone is not None and slots.FINISHED not in self._sound:
-            self._say("L10", "pruned-unfinished", stone.record, "the run was pruned and had not finished")
+            self._say("L10 pruned-unfinished", stone.record, "the run was pruned and had not finished")
         for placed in self._kind(records.RUN, records.EFFECT):
             record = placed.record
             if placed.phase == "claimed" and stone is None and slots.STARTED not in self._sound:
-                self._say("E8", "claimed-unstarted", record, "a life took over a run that nobody had started")
+                self._say("E8 claimed-unstarted", record, "a life took over a run that nobody had started")
             if placed.phase == "buried" and stone is None:
-                self._say("L10", "buried-alive", record, "it is buried, and the run was not pruned")
+                self._say("L10 buried-alive", record, "it is buried, and the run was not pruned")
             if placed.phase == "intent" and stone is not None and record.position > stone.record.position:
-                self._say("L10", "sent-after-pruning", record, "the right to send was taken after the run was pruned")
+                self._say("L10 sent-after-pruning", record, "the right to send was taken after the run was pruned")
 
     def _check_steps(self) -> None:
         groups: dict[str, list[Placed]] = defaultdict(list)
         for placed in self._kind(records.STEP):
             groups[placed.name].append(placed)
         for group in groups.values():
-            self._fold(states.STEP, "S1", [(placed, placed.event) for placed in group], states.ABSENT)
+            self._fold(states.STEP, "S1", [(placed, placed.event) for placed in group])
             self._gapless("S4", [placed for placed in group if placed.number])
 
     def _gapless(self, rule: str, group: Sequence[Placed]) -> bool:
         numbers = {placed.number for placed in group}
         missing = [placed for placed in group if placed.number > 1 and placed.number - 1 not in numbers]
         for placed in missing:
-            self._say(rule, "gap", placed.record, f"number {placed.number - 1} before it is missing")
+            self._say(f"{rule} gap", placed.record, f"number {placed.number - 1} before it is missing")
         return not missing
 
     def _check_parks(self) -> None:
@@ -216,10 +220,10 @@ class RunCheck:
             groups[sleeps, placed.name].append(placed)
         for (sleeps, _), group in groups.items():
             rule = "P1" if sleeps else "P2"
-            self._fold(states.PARK, rule, [(placed, placed.event) for placed in group], states.ABSENT)
+            self._fold(states.PARK, rule, [(placed, placed.event) for placed in group])
             for placed in group:
                 if placed.phase == "armed" and (placed.body.deadline is not None) is not sleeps:
-                    self._say("P1", "deadline", placed.record, "a sleep has a deadline, and a wait has none")
+                    self._say("P1 deadline", placed.record, "a sleep has a deadline, and a wait has none")
 
     # --- effects
 
@@ -253,17 +257,20 @@ class RunCheck:
             group = attempts[number]
             first = group[0]
             if first.phase not in ("intent", "closed", "buried"):
-                self._say("E1", "no-intent", first.record, f"attempt {number} has this record and no intent before it")
+                self._say("E1 no-intent", first.record, f"attempt {number} has this record and no intent before it")
+                return
+            if first.phase == "closed" and state in states.FINAL:
+                # It came too late to say anything.
                 return
             if first.phase == "intent" and state in states.FINAL:
                 text = f"attempt {number} took the right to send when the effect was {state}"
-                self._say("E14", "sent-again", first.record, text)
+                self._say("E14 sent-again", first.record, text)
                 return
             if first.phase == "intent" and first.record.position < ended:
                 text = f"attempt {number} took the right to send before attempt {number - 1} had ended"
-                self._say("E14", "sent-early", first.record, text)
+                self._say("E14 sent-early", first.record, text)
                 return
-            after = self._fold(states.EFFECT, "E1", [each for placed in group for each in _events(placed)], state)
+            after = self._fold(states.EFFECT, "E1", [each for placed in group for each in _events(placed)], state=state)
             if after is None:
                 return
             state = after
@@ -273,52 +280,58 @@ class RunCheck:
         record, body = placed.record, placed.body
         if placed.phase in (states.ACCEPTED, "closed"):
             if body.via == "reconcile" and bytes(body.proof) == b"null":
-                self._say("E2", "no-proof", record, "it was accepted on a look-up that found nothing")
+                self._say("E2 no-proof", record, "it was accepted on a look-up that found nothing")
         elif body.evidence is None:
-            self._say("O2", "no-evidence", record, f"it is {placed.phase}, and no evidence is on record")
+            self._say("O2 no-evidence", record, f"it is {placed.phase}, and no evidence is on record")
         if placed.phase == states.REJECTED and body.via != "run":
-            self._say("O4", "absence", record, "only its own run can prove that it was never dispatched")
+            self._say("O4 absence", record, "only its own run can prove that it was never dispatched")
         if body.due is not None and getattr(attempts[1][0].body, "retry", None) is None:
-            self._say("E14", "no-policy", record, "another attempt was allowed, and no retry policy is on record")
+            self._say("E14 no-policy", record, "another attempt was allowed, and no retry policy is on record")
         if placed.event in (states.REJECTED, states.FAILED) and self._link(name, record) is not None:
             text = f"it repeats an uncertain effect and is {placed.phase}; the earlier one is still uncertain"
-            self._say("O3", "not-sticky", record, text)
+            self._say("O3 not-sticky", record, text)
 
     def _check_note(self, name: str, placed: Placed, attempts: dict[int, list[Placed]]) -> None:
         record, body = placed.record, placed.body
         if isinstance(body, codec.LateBody):
             if body.attempt not in attempts:
-                self._say("E15", "no-attempt", record, f"it speaks of attempt {body.attempt}, which there is not")
+                self._say("E15 no-attempt", record, f"it speaks of attempt {body.attempt}, which there is not")
             return
-        seen = look(self._until(record), name)
+        seen = self._seen(name, record)
         last = seen.last
         ended_by_it = last is not None and last.ending is not None and last.ending.via == "decision"
         if seen.decision is not None:
-            self._say("E16", "decided-twice", record, "a person had decided about it before")
+            self._say("E16 decided-twice", record, "a person had decided about it before")
         elif seen.state != states.UNCERTAIN:
-            self._say("E16", "decided-known", record, f"a person decided about it when it was {seen.state}")
+            self._say("E16 decided-known", record, f"a person decided about it when it was {seen.state}")
         elif not seen.version - ended_by_it <= body.seen_version <= seen.version:
             text = f"the person had seen version {body.seen_version}, and it had version {seen.version}"
-            self._say("N2", "stale-decision", record, text)
+            self._say("N2 stale-decision", record, text)
 
     def _check_sending(self, name: str, placed: Placed) -> None:
         """Check that nothing was sent when there was evidence that it had been accepted already."""
-        seen = look(self._until(placed.record), name)
+        seen = self._seen(name, placed.record)
         linked = self._link(name, placed.record)
         if seen.accepted_evidence is not None or (linked is not None and linked.accepted_evidence is not None):
             text = "the right to send was taken when there was evidence that an earlier attempt was accepted"
-            self._say("E14" if linked is None else "E16", "sent-after-acceptance", placed.record, text)
+            rule = "E14" if linked is None else "E16"
+            self._say(f"{rule} sent-after-acceptance", placed.record, text)
 
-    def _until(self, record: Record) -> History:
+    def _seen(self, name: str, record: Record) -> Effect:
+        """Look at an effect as it was just before a record."""
         history = History(self.namespace, self.run)
         history.add(other.record for other in self._sound.values() if other.record.position < record.position)
-        return history
+        try:
+            return look(history, name)
+        except LedgerCorrupt:
+            # Findings of its own say why; nothing can be drawn from it.
+            return Effect(name)
 
-    def _link(self, name: str, record: Record) -> Any:
+    def _link(self, name: str, record: Record) -> Effect | None:
         """Return the uncertain effect that a person allowed to be repeated as `name`, as it was at a record."""
         for placed in self._kind(records.NOTE):
             if getattr(placed.body, "new_name", None) == name and placed.record.position < record.position:
-                return look(self._until(record), placed.name)
+                return self._seen(placed.name, record)
         return None
 
 

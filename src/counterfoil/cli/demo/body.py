@@ -54,14 +54,14 @@ def ask(port: int, method: str, kind: str, **asked: str) -> Any:
 
 
 @payee.operation
-def charge(ctx: Context, port: int, order: str, amount: int) -> str:
+def charge(ctx: Context, port: int, order: str, *, amount: int) -> str:
     """Charge a card; `amount` is only part of the request's fingerprint here."""
     del amount
     return str(ask(port, "POST", "charge", key=ctx.key, order=order)["id"])
 
 
 @charge.reconcile
-def find_charge(ctx: Context, port: int, order: str, amount: int) -> Any:
+def find_charge(ctx: Context, port: int, order: str, *, amount: int) -> Any:
     """Look the charge up by our key."""
     del order, amount
     return ask(port, "GET", "charge", key=ctx.key)["id"]
@@ -89,7 +89,7 @@ def door(ctx: Context, port: int, order: str) -> str:
 def order(run: OrderRun, order_id: str, port: int) -> str:
     """Serve one order: price, charge, mail, wait until it is packed, open the door."""
     total = run.step("price", lambda: 100 + 7 * len(order_id))
-    run.effect("charge", charge(port, order_id, total))
+    run.effect("charge", charge(port, order_id, amount=total))
     run.sleep(0.1, name="cooling-off")
     run.effect("receipt-mail", mail(port, order_id))
     run.wait_for(EVENT, order_id)

@@ -38,7 +38,7 @@ GIVE_UP_S: Final = 300.0
 )
 @click.option("--keep/--no-keep", default=True, show_default=True, help="Keep the folder, to look further.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-def demo(seed: int | None, kills: int, folder: Path | None, keep: bool, as_json: bool) -> None:  # noqa: FBT001 - flags
+def demo(*, seed: int | None, kills: int, folder: Path | None, keep: bool, as_json: bool) -> None:
     """Watch a worker survive kill -9 without sending anything twice.
 
     A worker serves orders: it charges a card, mails a receipt and opens a door, each at a recipient in a
@@ -91,7 +91,7 @@ def _run(folder: Path, *, seed: int, kills: int) -> Result:
     planned = points(seed, kills)
     with ExitStack() as stack:
         port = stack.enter_context(payee(folder))
-        lanes = [Lane(side, folder, port, planned) for side in ("ours", "naive")]
+        lanes = [Lane(side, folder, port=port, planned=planned) for side in ("ours", "naive")]
         for lane in lanes:
             stack.callback(lane.stop)
         runtime = stack.enter_context(Runtime(f"sqlite:///{folder / 'ledger.db'}", owner="demo packer"))

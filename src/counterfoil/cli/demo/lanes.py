@@ -56,7 +56,7 @@ class Lane:
         until: how many orders its last life serves; 0 while that is not known.
     """
 
-    def __init__(self, side: str, folder: Path, port: int, planned: list[str]) -> None:
+    def __init__(self, side: str, folder: Path, *, port: int, planned: list[str]) -> None:
         self.side = side
         self.kills = 0
         self.done = False
