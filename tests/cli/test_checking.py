@@ -51,7 +51,7 @@ CHARGED = ("charge", f"ch_{SECRET}", "created")
 
 
 def test_a_ledger_is_verified(shop: Terminal, change: Callable[..., Any]) -> None:
-    assert shop("verify").stderr == "1 run checked, 0 found\n"
+    assert shop("verify").stderr == "1 run checked, 0 findings\n"
     assert shop.json("verify", SHOP) == {"runs": 1, "findings": []}
     change(plant)
     (found,) = shop.json("verify", code=1)["findings"]

@@ -54,7 +54,7 @@ def verify(place: Place, *, run_id: str | None, log: TextIO | None, source: Text
         document({"runs": checked, "findings": [shapes.finding(each) for each in found]})
     else:
         _tell(found)
-        say(f"{checked} run{'' if checked == 1 else 's'} checked, {len(found)} found")
+        say(f"{_counted(checked, 'run')} checked, {_counted(len(found), 'finding')}")
     click.get_current_context().exit(1 if found else 0)
 
 
@@ -150,8 +150,12 @@ def doctor(place: Place) -> None:
     errors = sum(level == "error" for level, *_ in found)
     warnings = sum(level == "warning" for level, *_ in found)
     if not place.as_json:
-        say(f"{errors} errors, {warnings} warnings")
+        say(f"{_counted(errors, 'error')}, {_counted(warnings, 'warning')}")
     click.get_current_context().exit(1 if errors else 0)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 __all__ = ["doctor", "export", "verify"]

@@ -106,6 +106,9 @@ def write_effect(
         line(f"  evidence: {_evidence(view.outcome.evidence)}")
     elif view.state == "unresolved":
         line(f"  known: {_unresolved(last, lives)}")
+        if last[1] is not None or not lives.get(last[0], ("", False))[1]:
+            line("  to end it, if nothing will ever settle it:")
+            _decide(place, view)
     elif view.state == "corrupt":
         line("  known: a record of it is damaged or must not be there; `counterfoil verify` says which")
     if view.state == "uncertain" and view.outcome is not None:
@@ -123,6 +126,7 @@ def write_effect(
         if decided.new_name is not None:
             line(f"  it may be sent again as {escaped(decided.new_name)}")
     elif view.state == "uncertain":
+        line("  to decide, after looking at the recipient's own records:")
         _decide(place, view)
 
 
@@ -148,7 +152,6 @@ def _unresolved(last: tuple[str, str | None], lives: Mapping[str, tuple[str, boo
 
 
 def _decide(place: Place, view: EffectView) -> None:
-    line("  to decide, after looking at the recipient's own records:")
     names = operands(view.run_id, view.name)
     for verdict in (["--happened", "PROOF"], ["--did-not-happen"]):
         said = ["--expect-version", str(view.version), "--by", "YOU", "--reason", "WHY", *verdict]

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 SHOWN_AFTER_S: Final = {"charge": 0.0, "mail": 0.3}
-WORK_S: Final = 0.015
+WORK_S: Final = 0.04
 
 _SCHEMA: Final = """
 PRAGMA synchronous = OFF;

@@ -110,7 +110,11 @@ def write(result: Result) -> None:
         line(f"{found.rule} {found.code}: {found.run} {found.name}: {found.text}", style="bold red")
     for run_id in result.unfinished:
         line(f"{run_id} was not finished", style="bold red")
-    verdict = "something was sent twice or lost" if result.wrong else "nothing was sent twice, nothing was lost"
+    verdict = "something was sent twice or lost"
+    if not result.wrong:
+        verdict = (
+            f"nothing was sent twice, no record was lost, {len(result.uncertain)} uncertain for a person to decide"
+        )
     line(f"{result.kills} kills, {result.took_s:.1f} s, seed {result.seed}: {verdict}", style="bold")
     line("To look further:")
     line(f"  {command('--ledger', result.url, 'show', chosen)}")
