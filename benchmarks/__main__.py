@@ -1,0 +1,181 @@
+"""`python -m benchmarks`: measure, and print what came out beside what is aimed at."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from benchmarks import footprint, ours, peers, raw, replay
+from benchmarks.measure import Contender, Result, race
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="about 20 s instead of some minutes; rough")
+    parser.add_argument("--json", metavar="FILE", help="write everything that was measured, too")
+    parser.add_argument("--plot", metavar="FILE", help="draw the rates (PNG)")
+    parser.add_argument("--only", metavar="WORD", help="only the parts whose title has this word")
+    parser.add_argument("--folder", help="where the ledgers are written; its disk is what is measured")
+    chosen = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="counterfoil-bench-", dir=chosen.folder)
+    found: dict[str, Any] = {"machine": machine(), "quick": chosen.quick, "parts": {}}
+    print(f"{found['machine']}\n")
+    try:
+        for title, part in PARTS.items():
+            if chosen.only is None or chosen.only in title:
+                here = f"{folder}/{len(found['parts'])}"
+                Path(here).mkdir(parents=True)
+                print(title)
+                found["parts"][title] = part(here, hurried=chosen.quick)
+                shutil.rmtree(here)
+                print(flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if chosen.json:
+        Path(chosen.json).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if chosen.plot:
+        plot(found, chosen.plot)
+
+
+def machine() -> str:
+    when = time.strftime("%Y-%m-%d %H:%M")
+    return (
+        f"{when} · {os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()} · "
+        f"Python {platform.python_version()} · SQLite {apsw.sqlite_lib_version()} · load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def compared(contenders: list[Contender], *, base: str, aims: dict[str, float], rounds: int) -> Any:
+    """A part that races contenders against its first one."""
+
+    def part(folder: str, *, hurried: bool) -> dict[str, Any]:
+        results = race(contenders, folder, rounds=4 if hurried else rounds, slice_s=0.03 if hurried else 0.06)
+        print(f"  {'':44}{'per second':>12}{'of ' + base:>20}{'aim':>8}")
+        for result in results:
+            _line(result, results[0], aims.get(result.name))
+        return {
+            result.name: {"per_s": result.rate, "ratio": result.ratio(results[0]), "rates": result.rates}
+            if result.trouble is None
+            else {"trouble": result.trouble}
+            for result in results
+        }
+
+    return part
+
+
+def _line(result: Result, base: Result, aim: float | None) -> None:
+    if result.trouble is not None:
+        print(f"  {result.name:44}{result.trouble}")
+        return
+    aimed = "" if aim is None else f"{aim:.2f}"
+    print(f"  {result.name:44}{result.rate:12,.0f}{result.ratio(base):20.3f}{aimed:>8}")
+
+
+def replayed(folder: str, *, hurried: bool) -> dict[str, Any]:
+    effects = 20_000 if hurried else 100_000
+    file = replay.write(f"{folder}/run", effects)
+    found = replay.measure(file, effects)
+    show("effects on record", f"{found['effects']:,}")
+    show("first read, records per second", f"{found['records_per_s']:,.0f}", "200,000")
+    show("open, read and replay all, s", f"{found['replay_all_s']:.2f}", "under 1")
+    show("peak memory of that process, MiB", f"{found['peak_mib']:.0f}", "under 250")
+    show("replayed within a live run, per second", f"{found['live_per_s']:,.0f}", "100,000")
+    show("the same in the asyncio colour", f"{found['live_async_per_s']:,.0f}", "100,000")
+    return found
+
+
+def measured(folder: str, *, hurried: bool) -> dict[str, Any]:
+    size = footprint.bytes_per_effect(f"{folder}/size", runs=3 if hurried else 20)
+    imported = footprint.import_ms()
+    show("bytes per effect, runs of 1,000 with a request", f"{size:.0f}", "at most 400")
+    show("import counterfoil, ms (median of 5)", f"{imported:.1f}", "under 50")
+    return {"bytes_per_effect": size, "import_ms": imported}
+
+
+def show(what: str, value: str, aim: str = "") -> None:
+    print(f"  {what:50}{value:>14}{aim:>16}")
+
+
+def plot(found: dict[str, Any], file: str) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    races = {title: rows for title, rows in found["parts"].items() if all(isinstance(r, dict) for r in rows.values())}
+    figure, axes = plt.subplots(len(races), 1, figsize=(9, 2.6 * len(races)), squeeze=False)
+    for axis, (title, rows) in zip(axes[:, 0], races.items(), strict=True):
+        drawn = {name: row["per_s"] for name, row in rows.items() if "per_s" in row}
+        bars = axis.barh(list(drawn), list(drawn.values()), color="#4c72b0")
+        axis.bar_label(bars, fmt="{:,.0f}", padding=3)
+        axis.set_title(f"{title}, per second", loc="left")
+        axis.set_xscale("log")
+        axis.invert_yaxis()
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)
+
+
+def callers(count: int, *more: Contender, aim: float | None = None) -> Any:
+    name = f"counterfoil, {count} asyncio callers"
+    contenders = [Contender("group commit, two per effect", raw.group(count), count)]
+    contenders += [Contender(name, ours.looped(count), count), *more]
+    return compared(contenders, base="that floor", aims={} if aim is None else {name: aim}, rounds=16)
+
+
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "one caller": compared(
+        [
+            Contender("two raw commits per effect", raw.group(1)),
+            Contender("counterfoil, blocking", ours.blocking()),
+            Contender("counterfoil, blocking, with a request", ours.blocking(request=ours.REQUEST)),
+            Contender("counterfoil, asyncio", ours.looped(1)),
+            Contender("counterfoil, asyncio, sync handler", ours.looped(1, sync_handler=True)),
+            Contender("counterfoil, blocking, runs of 1,000", ours.blocking(run_size=1000)),
+            Contender("agent-once", peers.agent_once(1)),
+            Contender("effect-ledger", peers.effect_ledger(1)),
+            Contender("DBOS, a step", peers.dbos(1)),
+            Contender("LangGraph SQLite saver, a super-step", peers.langgraph(1)),
+        ],
+        base="two raw commits",
+        aims={"counterfoil, blocking": 0.85, "counterfoil, asyncio": 0.45},
+        rounds=24,
+    ),
+    "8 callers": callers(8, aim=0.35),
+    "64 callers": callers(
+        64,
+        Contender("counterfoil, 64, with a request", ours.looped(64, request=ours.REQUEST), 64),
+        Contender("counterfoil, 64, sync handler", ours.looped(64, sync_handler=True), 64),
+        Contender("counterfoil, 64, runs of 1,000", ours.looped(64, run_size=1000), 64),
+        Contender("agent-once", peers.agent_once(64), 64),
+        Contender("effect-ledger", peers.effect_ledger(64), 64),
+        Contender("DBOS, a step", peers.dbos(64), 64),
+        Contender("LangGraph SQLite saver, a super-step", peers.langgraph(64), 64),
+        aim=0.30,
+    ),
+    "256 callers": callers(256, aim=0.25),
+    "threads": compared(
+        [
+            Contender("group commit, two per effect", raw.group(16), 16),
+            Contender("counterfoil, 16 threads", ours.threads(16), 16),
+        ],
+        base="that floor",
+        aims={},
+        rounds=16,
+    ),
+    "replay": replayed,
+    "footprint": measured,
+}
+
+
+if __name__ == "__main__":
+    main()
