@@ -6,11 +6,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import Future
 
 WORKERS_MAX: Final = 256
 _IDLE_S: Final = 30.0
@@ -93,6 +93,8 @@ class Running:
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._loop = _loop()
         self._task: asyncio.Task[Any] | None = None
+        from concurrent.futures import Future
+
         self._future: Future[Any] = Future()
         self._loop.call_soon_threadsafe(self._begin, _kept(coroutine))
 
@@ -102,6 +104,8 @@ class Running:
             value, error = self._future.result()
         except BaseException:
             if not self._future.done():
+                from concurrent.futures import wait
+
                 self.cancel()
                 wait([self._future])
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -65,7 +64,7 @@ class MemoryLedger:
         """Register a life and return its fresh epoch."""
         self._usable()
         with self._lock:
-            epoch = f"{len(self._owners) + 1}.{secrets.token_hex(4)}"
+            epoch = f"{len(self._owners) + 1}.{os.urandom(4).hex()}"
             self._owners[epoch] = OwnerRow(epoch=epoch, label=label, since=time.time(), alive=True)
             return epoch
 

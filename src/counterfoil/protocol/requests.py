@@ -7,25 +7,23 @@ the records that are already in the ledger must be enough to go on in another li
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from counterfoil.protocol.records import Draft, Entry, Record
 
 T = TypeVar("T")
 
 
-class Request(Generic[T]):
+class Request(msgspec.Struct, Generic[T]):
     """Awaiting a request hands it to the driver; the value of the await is the driver's answer."""
-
-    __slots__ = ()
 
     def __await__(self) -> Generator[Request[T], T, T]:
         return (yield self)
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
+class Filled(msgspec.Struct, frozen=True):
     """Answer to `Append`: the record in the slot, whether it is ours, and whether it took settling to know."""
 
     record: Record
@@ -33,7 +31,6 @@ class Filled:
     settled: bool = False
 
 
-@dataclass(slots=True)
 class Append(Request[Filled]):
     """Fill a slot of the run, durably. `settle` is the entry of an earlier append whose end is unknown.
 
@@ -44,20 +41,17 @@ class Append(Request[Filled]):
     settle: Entry | None = None
 
 
-@dataclass(slots=True)
 class Read(Request[None]):
     """Bring what this life has read of the run up to date."""
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(msgspec.Struct, frozen=True):
     """A handler returned."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(msgspec.Struct, frozen=True):
     """A handler raised; an exception is no evidence unless it is `Rejected` or `Failed`."""
 
     error: BaseException
@@ -68,15 +62,13 @@ class Raised:
         return isinstance(self.error, (KeyboardInterrupt, SystemExit))
 
 
-@dataclass(frozen=True, slots=True)
-class Overran:
+class Overran(msgspec.Struct, frozen=True):
     """A handler did not end before its deadline and was told to stop."""
 
 
 Reply = Returned | Raised | Overran
 
 
-@dataclass(slots=True)
 class Call(Request["Reply"]):
     """Call a handler of the user.
 
@@ -95,20 +87,17 @@ class Call(Request["Reply"]):
     proof: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(msgspec.Struct, frozen=True):
     """A moment: `wall` in seconds since 1970, `mono` on this life's monotonic clock."""
 
     wall: float
     mono: float
 
 
-@dataclass(slots=True)
 class Now(Request[Instant]):
     """Ask for the time."""
 
 
-@dataclass(slots=True)
 class Pause(Request[None]):
     """Wait until `seconds` have passed, or, with `changes`, until the run may have new records.
 
@@ -121,13 +110,11 @@ class Pause(Request[None]):
     idle: bool = True
 
 
-@dataclass(slots=True)
 class Gone(Request[bool]):
     """Ask whether the life with this epoch is proved to be over (it is retired then)."""
 
     epoch: str
 
 
-@dataclass(slots=True)
 class Live(Request[bool]):
     """Ask whether our own life may still decide."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -159,7 +158,7 @@ class Session:
         self._fingerprints = Fingerprints({birth.key_id: bytes.fromhex(birth.key)}, birth.key_id)
 
     def _give_birth(self) -> Record:
-        body = codec.BirthBody(namespace=secrets.token_hex(8), key_id=secrets.token_hex(3), key=secrets.token_hex(32))
+        body = codec.BirthBody(namespace=os.urandom(8).hex(), key_id=os.urandom(3).hex(), key=os.urandom(32).hex())
         draft = Draft(slot=slots.BIRTH, kind=records.LEDGER, phase="birth", body=codec.body_of(body))
         entry = self._entry(slots.SYSTEM_NAMESPACE, slots.SYSTEM_RUN, draft, epoch="")
         # Two processes may give birth at once with the same (epoch, append id): the body tells them apart, and
@@ -228,7 +227,7 @@ class Session:
                 if self.owners is not None:
                     self._epoch = self.owners.register(self.label)
                 else:
-                    self._epoch = f"0.{secrets.token_hex(4)}"
+                    self._epoch = f"0.{os.urandom(4).hex()}"
                 self.own_epochs.add(self._epoch)
             return self._epoch
 

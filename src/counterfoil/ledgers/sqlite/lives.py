@@ -7,7 +7,7 @@ proved, for it may belong to another ledger.
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -64,7 +64,7 @@ class Lives:
             present = self._generations.present(connection)
             if present == 0:
                 self._beside.advance(0)  # or a crash before the file follows would look like a restore
-            epoch = f"{present + 1}.{secrets.token_hex(4)}"
+            epoch = f"{present + 1}.{os.urandom(4).hex()}"
             self._beside.hold(epoch)
             held.append(epoch)
             connection.execute(_REGISTER, (epoch, label, time.time()))
