@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from counterfoil.effects import asking, conclude
 from counterfoil.effects import effect as effects
 from counterfoil.effects import record as recording
 from counterfoil.errors import CommitUnknown, LedgerUnavailable
@@ -37,7 +38,7 @@ async def _run_again(scope: Any, call: Any, attempt: Any, *, evidence: Any) -> N
 
 async def _call_it_failed(scope: Any, call: Any, attempt: Any, *, evidence: Any) -> None:
     body = codec.OutcomeBody(via="reconcile", evidence=evidence_body(Evidence("not-found")))
-    await effects._conclude(scope, call, attempt.number, phase="failed", body=body, ran="no", decision=True)
+    await conclude.conclude(scope, call, attempt.number, phase="failed", body=body, ran="no", decision=True)
 
 
 def _as_record(entry: Any) -> Record:
@@ -79,11 +80,11 @@ def _long_ago(scope: Any, attempt: Any, *, ended: Any, started: Any) -> float:
 
 
 ZOO: dict[str, Callable[[], Any]] = {
-    "run again on not found": lambda: patched(effects, _not_found=_run_again),
-    "failed on not found": lambda: patched(effects, _not_found=_call_it_failed),
+    "run again on not found": lambda: patched(asking, _not_found=_run_again),
+    "failed on not found": lambda: patched(asking, _not_found=_call_it_failed),
     "assume the commit worked": lambda: patched(effects, record=_assume_it_worked),
     "settle a commit by reading": lambda: patched(effects, record=_settle_by_reading),
     "claim outside the slot": lambda: patched(effects, _claim=_outside_the_slot),
     "reconcile while the owner lives": lambda: patched(effects, over=_nobody_lives),
-    "uncertain inside the visibility time": lambda: patched(effects, _elapsed=_long_ago),
+    "uncertain inside the visibility time": lambda: patched(asking, _elapsed=_long_ago),
 }

@@ -30,10 +30,16 @@ class Verdict:
     new_name: str | None = None
 
 
-async def decide(scope: Scope, name: str, verdict: Verdict) -> Decision:
+async def decide(scope: Scope, name: str, verdict: Verdict, *, busy: bool = False) -> Decision:
     """Record a decision about an uncertain effect; durable on return. The outcome does not change.
 
     An effect that has no outcome is ended as `uncertain` first, if its `run` is over.
+
+    Args:
+        scope: the run.
+        name: the effect.
+        verdict: what the person says.
+        busy: whether another flow of this life is at this effect right now.
 
     Raises:
         Conflict: somebody decided already, or the effect changed since it was read.
@@ -43,7 +49,7 @@ async def decide(scope: Scope, name: str, verdict: Verdict) -> Decision:
     seen = look(scope.history, name)
     _decidable(scope, seen, verdict)
     if seen.state in (states.INTENDED, states.RELEASED):
-        await _end(scope, seen)
+        await _end(scope, seen, busy=busy)
     body = codec.DecisionBody(
         happened=verdict.happened,
         proof=msgspec.Raw(verdict.proof),
@@ -88,10 +94,11 @@ def _changed(seen: Effect, verdict: Verdict) -> Conflict:
     )
 
 
-async def _end(scope: Scope, seen: Effect) -> None:
+async def _end(scope: Scope, seen: Effect, *, busy: bool) -> None:
     attempt = seen.last
     assert attempt is not None
-    if not await over(scope, attempt):
+    performing = busy and attempt.released is None and attempt.intent.epoch in scope.own_epochs
+    if performing or not await over(scope, attempt):
         raise UsageError(
             f"the owner of effect {seen.name!r} is alive and performing it; only what is over can be decided",
             code="in-flight",
@@ -120,8 +127,10 @@ async def decision(scope: Scope, name: str, *, timeout_s: float | None) -> Decis
         seen = look(scope.history, name)
         if seen.decision is not None:
             return decision_of(*seen.decision)
-        if seen.state == states.ABSENT:
-            raise UsageError(f"run {scope.run!r} has no effect {name!r} to decide about")
+        if seen.state == states.ABSENT or (seen.state in states.FINAL and seen.state != states.UNCERTAIN):
+            raise UsageError(
+                f"effect {name!r} of run {scope.run!r} is {seen.state}; only an uncertain one is decided about"
+            )
         rest = ARM_S_MAX if timeout_s is None else timeout_s - ((await Now()).mono - start.mono)
         if rest <= 0:
             raise TimeoutError(f"nobody decided about effect {name!r} in {timeout_s:g} s")

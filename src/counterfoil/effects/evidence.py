@@ -31,8 +31,10 @@ def proof_of(encode: Callable[[Any], bytes], value: Any) -> bytes:
     return proof
 
 
-async def verified(verifier: Verifier | None, name: str, proof: bytes, *, ran: EffectRan) -> bool:
-    """Check a proof with the caller's `verify`; without one it holds.
+async def verified(
+    scope: Scope, name: str, attempt: Attempt, *, verifier: Verifier | None, proof: bytes, ran: EffectRan
+) -> bool:
+    """Check a proof with the caller's `verify`; without one it holds. Its context has the attempt's key.
 
     Raises:
         EffectUnresolved: `verify` raised or did not end in time (`reconcile-failed`, `reconcile-timeout`).
@@ -48,7 +50,8 @@ async def verified(verifier: Verifier | None, name: str, proof: bytes, *, ran: E
             name=name,
             effect_ran=ran,
         ) from error
-    reply = await Call(verifier.check, timeout_s=verifier.timeout_s, proof=(value,))
+    key = scope.key(name, attempt.number, keep=attempt.body.keep_key)
+    reply = await Call(verifier.check, key=key, attempt=attempt.number, timeout_s=verifier.timeout_s, proof=(value,))
     if isinstance(reply, Returned):
         return bool(reply.value)
     raised = isinstance(reply, Raised)
@@ -134,7 +137,7 @@ async def settle(scope: Scope, name: str, proof: bytes, *, key: str, source: str
     """
     await Read()
     attempt = _attempt_with(scope, name, key)
-    if verifier is not None and not await verified(verifier, name, proof, ran="unknown"):
+    if not await verified(scope, name, attempt, verifier=verifier, proof=proof, ran="unknown"):
         await refuse(scope, name, attempt.number, via="evidence", value=codec.decode(proof), proof=proof)
         raise EffectUnresolved(
             f"verify refused the evidence for effect {name!r}; it was kept as late evidence only",

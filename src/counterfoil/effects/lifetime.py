@@ -6,7 +6,7 @@ import msgspec
 
 from counterfoil.effects.record import record
 from counterfoil.effects.scope import NOTHING, Scope
-from counterfoil.errors import Conflict, NameConflict, UsageError
+from counterfoil.errors import Conflict, NameConflict, RunPruned, UsageError
 from counterfoil.protocol import codec, records, slots, states
 from counterfoil.protocol.history import History, look
 from counterfoil.protocol.records import Draft
@@ -20,12 +20,14 @@ async def start(scope: Scope, body_name: str, args: bytes) -> bytes | None:
         NameConflict: the run was started with another body or other arguments.
     """
     await Read()
-    if (result := result_of(scope.history)) is not None:
-        return result
-    scope.open_for("its start")
-    body = codec.StartedBody(body=body_name, args=msgspec.Raw(args))
-    draft = Draft(slot=slots.STARTED, kind=records.RUN, phase="started", body=codec.body_of(body), decision=True)
-    standing = scope.history.get(slots.STARTED) or (await record(draft)).record
+    not_pruned(scope)
+    standing = scope.history.get(slots.STARTED)
+    if standing is None:
+        if (result := result_of(scope.history)) is not None:
+            return result
+        body = codec.StartedBody(body=body_name, args=msgspec.Raw(args))
+        draft = Draft(slot=slots.STARTED, kind=records.RUN, phase="started", body=codec.body_of(body), decision=True)
+        standing = (await record(draft)).record
     first = scope.history.parse(standing, codec.StartedBody)
     if first.body != body_name or bytes(first.args) != args:
         raise NameConflict(
@@ -33,13 +35,27 @@ async def start(scope: Scope, body_name: str, args: bytes) -> bytes | None:
             "or other arguments",
             hint="give a different run a different id",
         )
-    return None
+    if (result := result_of(scope.history)) is None:
+        # So that a scan for what was left behind sees who carries it now.
+        await claim(scope)
+    return result
 
 
 def started(history: History) -> codec.StartedBody | None:
     """Return what a run was started with, or None if it was not started by `execute`."""
     found = history.get(slots.STARTED)
     return None if found is None else history.parse(found, codec.StartedBody)
+
+
+def not_pruned(scope: Scope) -> None:
+    """Refuse a pruned run.
+
+    Raises:
+        RunPruned: with the run's recorded result as its `outcome`.
+    """
+    if scope.history.pruned:
+        result = codec.decode(result_of(scope.history) or b"null")
+        raise RunPruned(f"run {scope.run!r} was pruned; its tombstone keeps its result", outcome=result)
 
 
 async def claim(scope: Scope) -> bool:
@@ -52,6 +68,8 @@ async def claim(scope: Scope) -> bool:
     while (record_ := scope.history.get(slots.claim(number))) is not None:
         standing = record_
         number += 1
+    if standing.epoch in scope.own_epochs:
+        return True
     if not await Gone(standing.epoch):
         return False
     draft = Draft(slot=slots.claim(number), kind=records.RUN, phase="claimed", body=NOTHING, decision=True)
@@ -64,6 +82,7 @@ async def finish(scope: Scope, result: bytes) -> None:
     Raises:
         Conflict: it was finished with another result.
     """
+    not_pruned(scope)
     standing = scope.history.finished
     if standing is None:
         scope.open_for("its end")
@@ -105,5 +124,7 @@ def keepers(history: History) -> tuple[list[Draft], list[str]]:
             )
             slot = slots.buried(name, attempt.number)
             kept.append(Draft(slot=slot, kind=records.EFFECT, phase="buried", body=codec.body_of(body)))
-    dropped = [r.slot for r in history if r.kind != records.NOTE and r.phase not in ("tombstone", "buried", "finished")]
+    # "closed" stands for the outcome where late evidence took the place of another attempt.
+    stays = ("tombstone", "buried", "finished", "closed")
+    dropped = [record.slot for record in history if record.kind != records.NOTE and record.phase not in stays]
     return kept, dropped

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from counterfoil.effects.lifetime import not_pruned
 from counterfoil.effects.record import record
 from counterfoil.effects.scope import NOTHING, Scope
 from counterfoil.errors import DeliveryConflict
@@ -54,6 +55,7 @@ async def wait_for(scope: Scope, event: str, event_id: str, *, timeout_s: float 
         if not refreshed:
             refreshed = True
             await Read()
+            not_pruned(scope)
             continue
         now = await Now()
         rest = ARM_S_MAX if timeout_s is None else timeout_s - (now.mono - start.mono)

@@ -239,6 +239,13 @@ class FinishedBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     result: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class TombstoneBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Body of a tombstone: why the run was pruned, and by whom."""
+
+    reason: str = ""
+    by: str = ""
+
+
 class EmptyBody(msgspec.Struct, frozen=True, kw_only=True):
     """Body of a record whose being there says it all."""
 

@@ -144,6 +144,15 @@ class Effect:
         return next((a.body.fingerprint for a in self.attempts if a.body.fingerprint), None)
 
     @property
+    def since(self) -> Record:
+        """The record that made the present state; not for an absent effect."""
+        last = self.last
+        if self.ending is not None or last is None:
+            assert self.closed is not None
+            return self.closed
+        return last.outcome or last.released or last.intent
+
+    @property
     def version(self) -> int:
         """Grows with every intent, outcome, late evidence and decision."""
         return len(self.attempts) + sum(a.outcome is not None for a in self.attempts) + len(self.notes)
@@ -179,7 +188,7 @@ def look(history: History, name: str) -> Effect:
         return effect
     number = 1
     while (record := history.get(slots.buried(name, number)) or history.get(slots.intent(name, number))) is not None:
-        if not _add_attempt(history, effect, number, record):
+        if not _add_attempt(history, effect, number, record=record):
             break
         number += 1
     count = 1
@@ -189,7 +198,7 @@ def look(history: History, name: str) -> Effect:
     return effect
 
 
-def _add_attempt(history: History, effect: Effect, number: int, record: Record) -> bool:
+def _add_attempt(history: History, effect: Effect, number: int, *, record: Record) -> bool:
     if record.phase == "closed":
         effect.closed = record
         body = history.parse(record, codec.OutcomeBody)

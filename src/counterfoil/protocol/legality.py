@@ -44,7 +44,7 @@ _FORMS: Final[dict[tuple[str, str], tuple[type[msgspec.Struct], re.Pattern[str]]
         ((records.RUN, "started"), codec.StartedBody, slots.STARTED),
         ((records.RUN, "claimed"), codec.EmptyBody, f"run/claim/{_NUMBER}"),
         ((records.RUN, "finished"), codec.FinishedBody, slots.FINISHED),
-        ((records.RUN, "tombstone"), codec.EmptyBody, slots.TOMBSTONE),
+        ((records.RUN, "tombstone"), codec.TombstoneBody, slots.TOMBSTONE),
         ((records.LEDGER, "birth"), codec.BirthBody, slots.BIRTH),
         ((records.LEDGER, "accepted-restore"), codec.RestoreBody, f"accepted-restore/{_NUMBER}"),
     )

@@ -132,7 +132,21 @@ class OperationFunction(Generic[P, T]):
         except TypeError as error:
             raise UsageError(f"operation {self.__name__!r}: {error}") from None
         bound.apply_defaults()
+        self._fits_look_up(bound)
         return BoundOperation(self, bound.args, bound.kwargs, dict(bound.arguments))
+
+    def _fits_look_up(self, bound: inspect.BoundArguments) -> None:
+        # Found out now, not when a crash has made the look-up necessary.
+        if not callable(self.look_up):
+            return
+        first = (None,) if takes_context(self.look_up) else ()
+        try:
+            inspect.signature(self.look_up).bind(*first, *bound.args, **bound.kwargs)
+        except TypeError as error:
+            raise UsageError(
+                f"the reconcile of operation {self.__name__!r} does not take what the operation takes: {error}",
+                hint="give both functions the same parameters",
+            ) from None
 
     def reconcile(self, function: Function) -> Function:
         """Say how to ask the recipient; a decorator for a function with the same parameters.

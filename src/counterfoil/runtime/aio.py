@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
@@ -23,9 +23,10 @@ from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.coding import Coder
 from counterfoil.runtime.held import LoopKeeper
 from counterfoil.runtime.looped import LoopDriver
+from counterfoil.runtime.pruning import PruneArguments, PruneReport, Pruning, prune
 from counterfoil.runtime.session import RunState, Session
 from counterfoil.runtime.sync import pruned, typed
-from counterfoil.runtime.views import EffectView, PruneReport, RecordView, RunView
+from counterfoil.runtime.views import EffectView, RecordView, RunView
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -108,13 +109,9 @@ class AsyncRuntime:
         """List effects, oldest run first, optionally of one state or one run."""
         return await self._view(lambda: views.effects(self._session, state=state, run_id=run_id))
 
-    async def prune(
-        self, *, older_than_s: float = 0.0, limit: int | None = None, dry_run: bool = False, page: int = 500
-    ) -> PruneReport:
+    async def prune(self, **what: Unpack[PruneArguments]) -> PruneReport:
         """Prune finished runs; see `Runtime.prune`."""
-        return await self._view(
-            lambda: views.prune(self._session, older_than_s=older_than_s, limit=limit, dry_run=dry_run, page=page)
-        )
+        return await self._view(lambda: prune(self._session, Pruning(**what)))
 
     async def _view(self, look: Callable[[], T]) -> T:
         return await self._driver.blocking(look)  # type: ignore[no-any-return]
@@ -129,7 +126,9 @@ class AsyncRuntime:
             return await self._carry(run, body, args)
 
     async def _carry(self, run: AsyncRun, body: Callable[..., Any], args: Iterable[Any]) -> Any:
-        await run.finish(await body(run, *args))
+        with self._session.carrying(run.id):
+            result = await body(run, *args)
+        await run.finish(result)
         return codec.decode(lifetime.result_of(run._state.history) or b"null")
 
     async def recover(self, bodies: Iterable[Body] | Mapping[str, Body]) -> dict[str, Any]:
@@ -137,6 +136,8 @@ class AsyncRuntime:
         table = bodies if isinstance(bodies, Mapping) else {arguments.body_name(body): body for body in bodies}
         results: dict[str, Any] = {}
         for row in await self.runs(finished=False):
+            if row.run_id in self._session.carried:
+                continue
             async with self.run(row.run_id) as run:
                 await run._load()
                 begun = lifetime.started(run._state.history)
@@ -179,7 +180,10 @@ class AsyncRuntime:
             new_name=new_name,
         )
         keys.name(name)
-        return await self.run(run_id)._drive(lambda scope: deciding.decide(scope, name, verdict))  # type: ignore[no-any-return]
+        busy = self._driver.busy(run_id, "effect", name)
+        return await self.run(run_id)._drive(  # type: ignore[no-any-return]
+            lambda scope: deciding.decide(scope, name, verdict, busy=busy)
+        )
 
 
 class AsyncRun:

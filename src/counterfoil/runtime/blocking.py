@@ -142,9 +142,12 @@ class BlockingDriver:
             raise again(flight.error)
         return flight.value
 
+    def busy(self, run: str, kind: str, name: str) -> bool:
+        """Say whether a flow is under way for a name."""
+        return (run, kind, name) in self._flights
+
     def drain(self, run: str | None, timeout_s: float) -> bool:
         """Wait until no flow of a run (of any run: None) is under way; False if that took too long."""
-
         # A handler that leaves a handle of its own run does not wait for itself.
         mine = own_flights(id(self))
 

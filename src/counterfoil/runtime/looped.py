@@ -136,6 +136,10 @@ class LoopDriver:
             if timer is not None:
                 timer.cancel()
 
+    def busy(self, run: str, kind: str, name: str) -> bool:
+        """Say whether a flow is under way for a name."""
+        return (run, kind, name) in self._keyed
+
     async def run(self, scope: Scope, flow: Flow) -> Any:
         """Run a flow that nobody shares."""
         return await self._first(Flight(scope, flow, key=None, fingerprint=None, chain=inside.get()))

@@ -6,8 +6,9 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -89,6 +90,7 @@ class Session:
         self.own_epochs: set[str] = set()
         self.states: WeakValueDictionary[str, RunState] = WeakValueDictionary()
         self.pinned: dict[str, RunState] = {}
+        self.carried: Counter[str] = Counter()
         self.namespace = ""
         self._fingerprints = Fingerprints({}, "")
         self._accepted = 0
@@ -305,6 +307,18 @@ class Session:
             if state is None:
                 state = self.states[run] = RunState(self.namespace, run)
             return state
+
+    @contextmanager
+    def carrying(self, run: str) -> Iterator[None]:
+        """Note that this life carries a run's body, so that it does not take the run for left behind."""
+        with self._lock:
+            self.carried[run] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.carried[run] -= 1
+                self.carried += Counter()
 
     def scope(self, run: str, state: RunState) -> Scope:
         """Make the scope of a flow."""

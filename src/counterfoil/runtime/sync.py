@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
@@ -23,8 +23,9 @@ from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.blocking import BlockingDriver
 from counterfoil.runtime.coding import Coder
 from counterfoil.runtime.held import BlockingKeeper
+from counterfoil.runtime.pruning import PruneArguments, PruneReport, Pruning, prune
 from counterfoil.runtime.session import RunState, Session
-from counterfoil.runtime.views import EffectView, PruneReport, RecordView, RunView
+from counterfoil.runtime.views import EffectView, RecordView, RunView
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -99,11 +100,13 @@ class Runtime:
         """List effects, oldest run first, optionally of one state or one run."""
         return views.effects(self._session, state=state, run_id=run_id)
 
-    def prune(
-        self, *, older_than_s: float = 0.0, limit: int | None = None, dry_run: bool = False, page: int = 500
-    ) -> PruneReport:
-        """Prune finished runs, oldest first; their tombstones keep identities, fingerprints and outcomes."""
-        return views.prune(self._session, older_than_s=older_than_s, limit=limit, dry_run=dry_run, page=page)
+    def prune(self, **what: Unpack[PruneArguments]) -> PruneReport:
+        """Prune finished runs, oldest first; their tombstones keep identities, fingerprints, outcomes and results.
+
+        Args: those of `counterfoil.runtime.pruning.Pruning`, among them `older_than_s`, `limit`, `dry_run`,
+            `reason` and `by`.
+        """
+        return prune(self._session, Pruning(**what))
 
     def execute(self, run_id: str, body: Callable[..., T], *args: Any) -> T:
         """Run a durable body: `body(run, *args)`. Its result is recorded and the run finished.
@@ -122,9 +125,10 @@ class Runtime:
             return self._carry(run, body, args)
 
     def _carry(self, run: Run, body: Callable[..., T], args: Iterable[Any]) -> T:
-        run.finish(body(run, *args))
-        result = lifetime.result_of(run._state.history)
-        return codec.decode(result or b"null")  # type: ignore[no-any-return]
+        with self._session.carrying(run.id):
+            result = body(run, *args)
+        run.finish(result)
+        return codec.decode(lifetime.result_of(run._state.history) or b"null")  # type: ignore[no-any-return]
 
     def recover(self, bodies: Iterable[Body] | Mapping[str, Body]) -> dict[str, Any]:
         """Resume, one after the other, the unfinished runs whose life is gone.
@@ -138,6 +142,8 @@ class Runtime:
         table = bodies if isinstance(bodies, Mapping) else {arguments.body_name(body): body for body in bodies}
         results: dict[str, Any] = {}
         for row in self.runs(finished=False):
+            if row.run_id in self._session.carried:
+                continue
             with self.run(row.run_id) as run:
                 run._load()
                 begun = lifetime.started(run._state.history)
@@ -197,7 +203,10 @@ class Runtime:
             new_name=new_name,
         )
         keys.name(name)
-        return self.run(run_id)._drive(lambda scope: deciding.decide(scope, name, verdict))  # type: ignore[no-any-return]
+        busy = self._driver.busy(run_id, "effect", name)
+        return self.run(run_id)._drive(  # type: ignore[no-any-return]
+            lambda scope: deciding.decide(scope, name, verdict, busy=busy)
+        )
 
 
 class Run:

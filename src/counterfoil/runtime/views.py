@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from counterfoil.effects.lifetime import keepers
 from counterfoil.errors import LedgerCorrupt, UsageError
 from counterfoil.outcomes import Accepted, Decision, Outcome
-from counterfoil.ports.ledger import Catalogue, Retention
+from counterfoil.ports.ledger import Catalogue
 from counterfoil.protocol import codec, keys, records, slots, states
 from counterfoil.protocol.history import Effect, History, decision_of, look
-from counterfoil.protocol.records import Draft, Record
+from counterfoil.protocol.records import Record
 from counterfoil.runtime.session import Session
 
 UNRESOLVED: Final = "unresolved"
@@ -102,19 +101,10 @@ class RecordView:
     slot: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PruneReport:
-    """What pruning did, or would do: ids of the runs pruned, and of those kept with the reason."""
-
-    pruned: tuple[str, ...]
-    kept: dict[str, str]
-    dry_run: bool
-
-
 def runs(session: Session, *, finished: bool | None = None, limit: int | None = None) -> list[RunView]:
     """List runs, oldest first."""
     found = []
-    for row in _rows(session, finished=finished):
+    for row in rows(session, finished=finished):
         state = "pruned" if row.pruned else "open" if row.finished is None else "finished"
         found.append(RunView(run_id=row.run, state=state, began=row.began, finished=row.finished))
         if limit is not None and len(found) >= limit:
@@ -122,7 +112,8 @@ def runs(session: Session, *, finished: bool | None = None, limit: int | None = 
     return found
 
 
-def _rows(session: Session, **which: Any) -> Iterator[Any]:
+def rows(session: Session, **which: Any) -> Iterator[Any]:
+    """List what the catalogue says of runs, page by page."""
     ledger = session.ledger
     if not isinstance(ledger, Catalogue):
         raise UsageError("this ledger cannot list its runs; name the run", code="no-catalogue")
@@ -187,7 +178,7 @@ def _candidates(session: Session, state: str | None) -> Iterable[str]:
         which = {"holding": [(records.EFFECT, phase) for phase in phases]}
     else:
         which = {}
-    return (row.run for row in _rows(session, **which))
+    return (row.run for row in rows(session, **which))
 
 
 def _of_run(session: Session, run_id: str) -> Iterator[EffectView]:
@@ -197,16 +188,18 @@ def _of_run(session: Session, run_id: str) -> Iterator[EffectView]:
         try:
             seen = look(found, name)
         except LedgerCorrupt:
-            yield _corrupt(session, found, name, now)
+            yield _corrupt(session, found, name, now=now)
             continue
-        if seen.attempts:
-            yield effect_view(session, found, seen, now)
+        if seen.attempts or seen.closed is not None:
+            yield effect_view(session, found, seen, now=now)
 
 
-def effect_view(session: Session, found: History, seen: Effect, now: float) -> EffectView:
+def effect_view(session: Session, found: History, seen: Effect, *, now: float) -> EffectView:
     """Make a view of what the records say about an effect."""
-    last = seen.attempts[-1]
-    since = last.outcome or last.released or last.intent
+    last = seen.last
+    # A name that evidence closed before its first intent has no attempt: nothing was sent under it.
+    number, keep = (1, False) if last is None else (last.number, last.body.keep_key)
+    since = seen.since
     outcome = seen.outcome()
     if isinstance(outcome, Accepted):
         outcome = Accepted(codec.decode(bytes(outcome.proof)), outcome.via, outcome.evidence)
@@ -218,15 +211,13 @@ def effect_view(session: Session, found: History, seen: Effect, now: float) -> E
     return EffectView(
         run_id=found.run,
         name=seen.name,
-        attempt=last.number,
+        attempt=number,
         state=state,
         since=since.at,
         age_s=max(0.0, now - since.at),
         version=seen.version,
         outcome=outcome,
-        effect_key=keys.effect_key(
-            session.namespace, found.run, seen.name, attempt=1 if last.body.keep_key else last.number
-        ),
+        effect_key=keys.effect_key(session.namespace, found.run, seen.name, attempt=1 if keep else number),
         late_evidence=tuple(_late(record, body) for record, body in seen.late),
         decision=None if seen.decision is None else decision_of(*seen.decision),
     )
@@ -244,7 +235,7 @@ def _late(record: Record, body: codec.LateBody) -> LateEvidence:
     )
 
 
-def _corrupt(session: Session, found: History, name: str, now: float) -> EffectView:
+def _corrupt(session: Session, found: History, name: str, *, now: float) -> EffectView:
     record = next(r for r in found if (parts := slots.effect_of(r.slot)) is not None and parts[0] == name)
     return EffectView(
         run_id=found.run,
@@ -259,70 +250,3 @@ def _corrupt(session: Session, found: History, name: str, now: float) -> EffectV
         late_evidence=(),
         decision=None,
     )
-
-
-def prune(
-    session: Session,
-    *,
-    older_than_s: float = 0.0,
-    limit: int | None = None,
-    dry_run: bool = False,
-    page: int = 500,
-) -> PruneReport:
-    """Prune finished runs, oldest first, in bounded pages.
-
-    What stays of a run is its tombstone with identities, fingerprints and outcomes. A run with an unresolved
-    or uncertain effect is kept whole.
-
-    Args:
-        session: where.
-        older_than_s: only runs that finished at least this many seconds ago.
-        limit: runs to prune at most; None: all.
-        dry_run: report only.
-        page: records per transaction, at most.
-    """
-    ledger = session.ledger
-    if not isinstance(ledger, Retention):
-        raise UsageError("this ledger cannot prune", code="no-retention")
-    pruned: list[str] = []
-    kept: dict[str, str] = {}
-    before = session.clock.time() - keys.seconds(older_than_s, "older_than_s")
-    for row in list(_rows(session, finished=True)):
-        if row.pruned and not dry_run:
-            _bury(session, ledger, history(session, row.run), page)
-        if row.pruned or row.finished is None or row.finished > before:
-            continue
-        if limit is not None and len(pruned) >= limit:
-            break
-        found = history(session, row.run)
-        try:
-            keepers(found)
-        except (UsageError, LedgerCorrupt) as error:
-            kept[row.run] = str(error)
-            continue
-        if not dry_run:
-            _bury(session, ledger, found, page)
-        pruned.append(row.run)
-    return PruneReport(pruned=tuple(pruned), kept=kept, dry_run=dry_run)
-
-
-def _bury(session: Session, ledger: Retention, found: History, page: int) -> None:
-    """Bury a run; what a crash leaves half done is taken up by the next pruning."""
-    kept, dropped = keepers(found)
-    if found.pruned and not dropped:
-        return
-    scope = session.scope(found.run, session.state(found.run))
-    epoch = session.epoch()
-    tombstone = Draft(slot=slots.TOMBSTONE, kind=records.RUN, phase="tombstone", body=codec.body_of(codec.EmptyBody()))
-    stone = session.entry(scope, tombstone, epoch)
-    by_attempt = {draft.slot.rsplit("/", 1)[0]: draft for draft in kept}
-    for start in range(0, max(len(dropped), 1), page):
-        drop = dropped[start : start + page]
-        # An attempt's buried record is written in the same transaction that drops the first of its records.
-        owed = [
-            by_attempt.pop(prefix)
-            for prefix in dict.fromkeys(s.rsplit("/", 1)[0] for s in drop)
-            if prefix in by_attempt
-        ]
-        entries = [session.entry(scope, draft, epoch) for draft in owed]
-        ledger.bury(found.namespace, found.run, tombstone=stone, kept=entries, drop=drop)

@@ -1,0 +1,78 @@
+"""What a caller gives for an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from counterfoil.effects.scope import Verifier
+from counterfoil.errors import EffectRan, EffectUnresolved, UnresolvedReason
+from counterfoil.protocol import codec
+
+
+class Unaskable:
+    """The type of `UNASKABLE`."""
+
+    def __repr__(self) -> str:
+        return "UNASKABLE"
+
+    def __reduce__(self) -> str:
+        return "UNASKABLE"
+
+
+UNASKABLE: Final = Unaskable()
+"""Given as `reconcile`: this recipient cannot be asked, so an attempt that may have been sent is uncertain."""
+
+
+@dataclass(slots=True)
+class EffectCall:
+    """What a caller gave for an effect, checked.
+
+    Args:
+        name: the effect's name.
+        run: performs the effect and returns the recipient's name for it.
+        reconcile: asks the recipient, or `UNASKABLE`.
+        request: canonical JSON of the request, or None.
+        wait_s: seconds to wait for another owner that lives.
+        reconcile_timeout_s: seconds for a look-up.
+        visibility_s: how long the recipient may take to show an effect.
+        verifier: checks a proof, or None.
+        retry: the policy, recorded with the first intent.
+        retryable: the contract says that a failed attempt may be followed by another.
+        keep_key: the contract says that all attempts share one key.
+        encode: turns a proof into canonical JSON.
+        recipient: what the recipient is called, or None.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    reconcile: Callable[..., Any] | Unaskable
+    request: bytes | None = None
+    wait_s: float = 30.0
+    reconcile_timeout_s: float = 30.0
+    visibility_s: float = 0.0
+    verifier: Verifier | None = None
+    retry: codec.RetryBody | None = None
+    retryable: bool = False
+    keep_key: bool = False
+    encode: Callable[[Any], bytes] = field(default=lambda value: codec.encode(value, what="the proof"))
+    recipient: str | None = None
+
+
+def unresolved(
+    call: EffectCall,
+    reason: UnresolvedReason,
+    why: str,
+    *,
+    ran: EffectRan,
+    retry_after_s: float | None = None,
+) -> EffectUnresolved:
+    """Make the error of a call that found no outcome."""
+    return EffectUnresolved(
+        f"effect {call.name!r} is unresolved: {why}",
+        reason=reason,
+        name=call.name,
+        effect_ran=ran,
+        retry_after_s=retry_after_s,
+    )
