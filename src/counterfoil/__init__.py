@@ -30,7 +30,8 @@ from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, 
 from counterfoil.recipients.function import Recipient
 from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.handlers import Context
-from counterfoil.runtime.sync import Run, Runtime
+from counterfoil.runtime.run import Run
+from counterfoil.runtime.sync import Runtime
 from counterfoil.runtime.views import EffectView
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from counterfoil.runtime.coding import Coder
 from counterfoil.runtime.held import LoopKeeper
 from counterfoil.runtime.looped import LoopDriver
 from counterfoil.runtime.pruning import PruneArguments, PruneReport, Pruning, prune
+from counterfoil.runtime.run import pruned, typed
 from counterfoil.runtime.session import RunState, Session
-from counterfoil.runtime.sync import pruned, typed
 from counterfoil.runtime.views import EffectView, RecordView, RunView
 
 T = TypeVar("T")
