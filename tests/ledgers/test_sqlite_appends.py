@@ -475,7 +475,8 @@ def test_a_record_of_a_newer_kind_or_format_is_returned_as_unknown(path, engine,
 
 
 @pytest.mark.rule("L4")
-def test_an_index_without_its_row_is_told_for_that_slot_only(path, engine, open_ledger):
+@pytest.mark.parametrize("damage", ["DELETE FROM counterfoil_record", "UPDATE counterfoil_record SET slot = 'x'"])
+def test_an_index_that_leads_astray_is_told_for_that_slot_only(path, engine, open_ledger, damage):
     ledger = open_ledger()
     for n in range(3):
         ledger.append(entry(f"slot/{n}"))
@@ -483,7 +484,7 @@ def test_an_index_without_its_row_is_told_for_that_slot_only(path, engine, open_
     index = "name = 'counterfoil_record_slot'"
     (kept,) = raw(path, engine, f"SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master WHERE {index}")
     raw(path, engine, "PRAGMA writable_schema = ON", f"DELETE FROM sqlite_master WHERE {index}")
-    raw(path, engine, "DELETE FROM counterfoil_record WHERE slot = 'slot/1'")
+    raw(path, engine, f"{damage} WHERE slot = 'slot/1'")
     connection = connect(engine, path)
     connection.execute("PRAGMA writable_schema = ON")
     connection.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", kept)

@@ -144,8 +144,9 @@ os.read(ready[0], 1)
 assert "child/1" in slots_of(ledger)
 ledger.close()
 again = SqliteLedger(path, engine=engine)
+again.append(entry("parent/0"))
 os.write(go[1], b"x")
-for n in range(50):
+for n in range(1, 50):
     again.append(entry(f"parent/{n}"))
 wait(child)
 assert len(slots_of(again)) == 102
@@ -210,12 +211,24 @@ def fork_of_a_server(*, told):
         ctypes.pythonapi.PyOS_AfterFork_Child()
     return child
 for told in (True, False):
+    # In the middle of a transaction that has outgrown its cache: its pages are in the shared log already.
+    ledger._database.write_lock.acquire()
+    connection = ledger._database.writing()
+    connection.execute("PRAGMA cache_size = 2")
+    connection.command("BEGIN IMMEDIATE")
+    connection.execute("CREATE TABLE IF NOT EXISTS basket (x)")
+    for n in range(300):
+        connection.execute("INSERT INTO basket VALUES (zeroblob(3000))")
     child = fork_of_a_server(told=told)
     if child == 0:
         fine = all_refused() and refused(lambda: SqliteLedger(path, engine=engine))
         ledger.close()
         leave(0 if fine else 1)
     wait(child)
+    connection.command("COMMIT")
+    ledger._database.write_lock.release()
+    count = ledger._reader.query(lambda connection: connection.execute("SELECT count(x) FROM basket"))
+    assert count == [(300 if told else 600,)], count
     ledger.append(intent(f"after/{told}", epoch))
     assert ledger.live(epoch)
 print("fine", flush=True)

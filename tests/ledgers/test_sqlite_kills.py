@@ -115,12 +115,13 @@ def test_an_interrupt_anywhere_in_an_append_is_delivered_after_its_answer(open_l
 
 
 @pytest.mark.rule("L3")
-def test_a_second_interrupt_is_delivered_at_once_and_harms_nobody(ledger):
+@pytest.mark.parametrize("place", ["INSERT INTO counterfoil_record", "COMMIT"])
+def test_a_second_interrupt_is_delivered_at_once_and_harms_nobody(ledger, place):
     epoch = ledger.register("x")
     meddler = Meddler.into(ledger)
 
     def interrupt(sql):
-        if sql == "COMMIT":
+        if sql.startswith(place):
             raise KeyboardInterrupt
 
     meddler.before = interrupt

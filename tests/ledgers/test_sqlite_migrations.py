@@ -1,11 +1,13 @@
 """The schema: made by many processes at once, printable, and never newer than who reads it."""
 
 import sqlite3
+import threading
 
 import pytest
 
 from counterfoil.errors import LedgerUnavailable
 from counterfoil.ledgers.sqlite import SqliteLedger, migrations, sql
+from counterfoil.ledgers.sqlite.engines import connect
 from tests.ledgers.support import entry, line, outcome, python, raw, slots_of
 
 pytestmark = pytest.mark.rule("L11")
@@ -41,6 +43,22 @@ def test_twenty_processes_create_one_ledger_at_once(path, engine):
     ledger.close()
     assert raw(path, engine, "SELECT version, name FROM counterfoil_schema") == [(1, "0001_ledger")]
     assert raw(path, engine, "PRAGMA journal_mode") == [("wal",)]
+
+
+def test_a_database_that_is_in_use_without_wal_is_waited_for(path, engine, open_ledger):
+    raw(path, engine, "CREATE TABLE basket (x)")
+    reader = connect(engine, path)
+    reader.command("BEGIN")
+    reader.execute("SELECT * FROM basket")
+    opened: list[SqliteLedger] = []
+    opening = threading.Thread(target=lambda: opened.append(open_ledger()))
+    opening.start()
+    opening.join(0.4)
+    assert opening.is_alive()
+    reader.command("COMMIT")
+    reader.close()
+    opening.join(10)
+    opened[0].append(entry("slot"))
 
 
 def test_a_newer_schema_is_refused_and_left_alone(path, engine, open_ledger):

@@ -34,8 +34,8 @@ for order in sys.stdin:
     elif what == "gone":
         print(ledger.gone(argument))
     elif what == "fork":
-        import os, time
-        child = os.fork()
+        import ctypes, os, time
+        child = ctypes.CDLL(None).fork()  # so that no hook of ours runs in the child
         if child == 0:
             time.sleep(60)
             os._exit(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
 import weakref
 from threading import Lock
@@ -26,7 +27,6 @@ _lock = Lock()
 _watched: weakref.WeakSet[Database] = weakref.WeakSet()
 _suspended: list[Database] = []
 _inherited: set[Identity] = set()
-_leaked: list[object] = []
 _hooked = False
 
 
@@ -79,8 +79,8 @@ def _in_child() -> None:
 
 
 def _leak(connections: tuple[object, ...]) -> None:
-    # Closing one here would checkpoint, or end a transaction, in memory that the parent shares: so they
-    # must outlive the interpreter, whose end would collect a mere global.
-    for connection in connections:
-        _leaked.append(connection)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    # Closing one here would end a transaction, or checkpoint, in memory that the parent shares: so they must
+    # outlive the interpreter, whose end would collect a mere global. apsw's module closes all connections when it
+    # goes, so it must not go either.
+    for kept in (*connections, sys.modules.get("apsw")):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
