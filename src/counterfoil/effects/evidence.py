@@ -169,7 +169,8 @@ async def settle(scope: Scope, name: str, proof: bytes, *, key: str, source: str
 
 
 def _attempt_with(scope: Scope, name: str, key: str) -> Attempt:
-    for attempt in look(scope.history, name).attempts:
+    # The latest first: where attempts share a key, it is the one that may still be open.
+    for attempt in reversed(look(scope.history, name).attempts):
         if scope.key(name, attempt.number, keep=attempt.body.keep_key) == key:
             return attempt
     raise UsageError(
