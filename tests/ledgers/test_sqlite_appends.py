@@ -4,6 +4,7 @@
 # ruff: noqa: PTH123
 
 import threading
+import time
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -561,3 +562,49 @@ def test_the_ledger_keeps_every_port_that_it_claims():
     for name in ("Ledger", "Batching", "Owners", "Notifier", "Restorable", "Catalogue", "Retention", "Closing"):
         assert issubclass(SqliteLedger, getattr(ports, name))
     assert issubclass(SqliteLedger, ports.Diagnosable)
+
+
+def test_a_listener_that_fails_does_not_end_the_thread_that_serves_all(ledger, caplog):
+    def broken(replies):
+        raise RuntimeError("the loop is closed")
+
+    told: SimpleQueue[list] = SimpleQueue()
+    ledger.submit(entry("slot/1"), settle=False, token=1, deliver=broken)
+    ledger.submit(entry("slot/2"), settle=False, token=2, deliver=told.put)
+    ((token, reply),) = told.get(timeout=10)
+    assert (token, reply.slot) == (2, "slot/2")
+    assert slots_of(ledger) == ["slot/1", "slot/2"]
+    assert "could not be delivered" in caplog.text
+
+
+@pytest.mark.rule("L12")
+def test_connections_opened_again_make_no_new_database(path, tmp_path, ledger):
+    ledger.append(entry("slot"))
+    assert ledger._database.suspend(time.monotonic() + 10)
+    (tmp_path / "ledger.db").rename(tmp_path / "moved.db")
+    ledger._database.resume()
+    for use in (lambda: ledger.append(entry("slot/2")), lambda: ledger.read("n", "run")):
+        with pytest.raises(LedgerReadOnly):
+            use()
+    assert not (tmp_path / "ledger.db").exists()
+    (tmp_path / "moved.db").rename(tmp_path / "ledger.db")
+    assert slots_of(ledger) == ["slot"]
+    ledger.append(entry("slot/2"))
+
+
+@pytest.mark.rule("L3", "L7")
+def test_a_registration_whose_commit_is_unknown_did_not_happen(open_ledger):
+    ledger = open_ledger()
+    Meddler.into(ledger).before = raising(StoreError("lost", IOERR_FSYNC), "COMMIT")
+    with pytest.raises(LedgerUnavailable) as refused:
+        ledger.register("x")
+    assert refused.value.effect_ran == "no"
+    assert not isinstance(refused.value, CommitUnknown)
+    assert not any(owner.alive for owner in open_ledger().owners())
+
+
+def test_a_name_that_is_no_text_is_refused_and_not_empty(ledger):
+    with pytest.raises(UsageError):
+        ledger.read("n", "bad \ud800")
+    with pytest.raises(UsageError):
+        ledger.register("bad \ud800")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -13,6 +14,7 @@ from counterfoil.protocol.records import Entry
 from counterfoil.threads import start_daemon
 
 BATCH_MAX: Final = 1024
+_log: Final = logging.getLogger("counterfoil")
 
 
 class Submission:
@@ -101,4 +103,8 @@ def tell(batch: list[Submission]) -> None:
         if item.deliver is not None and item.reply is not None:
             letters.setdefault(item.deliver, []).append((item.token, item.reply))
     for deliver, replies in letters.items():
-        deliver(replies)
+        try:
+            deliver(replies)
+        except Exception:  # noqa: BLE001
+            # A listener that is gone (a closed event loop) must not end the thread that serves all others.
+            _log.exception("the replies of a commit could not be delivered")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
@@ -66,7 +66,7 @@ class Beside:
         self._sync()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> Generator[None, None, None]:
         """Take the turn to change generations and owners, making the folder if need be.
 
         Raises:
@@ -119,7 +119,7 @@ class Beside:
         return os.path.join(self.folder, *parts)  # noqa: PTH118
 
     @contextmanager
-    def _writable(self) -> Iterator[None]:
+    def _writable(self) -> Generator[None, None, None]:
         try:
             yield
         except OSError as error:

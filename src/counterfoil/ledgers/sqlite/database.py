@@ -77,7 +77,7 @@ class Database:
     def writing(self) -> Connection:
         """Return the connection that writes. The caller holds `write_lock`."""
         if self._writes is None:
-            self.usable()
+            self._check_again()
             self._writes = self._connected()
             self.writes_opened += 1
         return self._writes
@@ -85,7 +85,7 @@ class Database:
     def reading(self) -> Connection:
         """Return the connection that reads. The caller holds `read_lock`."""
         if self._reads is None:
-            self.usable()
+            self._check_again()
             self._reads = self._connected()
             self._reads.execute("PRAGMA query_only = ON")
         return self._reads
@@ -163,6 +163,11 @@ class Database:
         self.read_lock = Lock()
         return left
 
+    def _check_again(self) -> None:
+        self.usable()
+        self._unmoved_until = 0.0
+        self.check_unmoved()  # or a new, empty database would be made where ours was
+
     def _drop(self) -> None:
         for connection in (self._reads, self._writes):
             if connection is not None:
@@ -185,22 +190,22 @@ class Database:
                 _log.warning("%s when several processes write: %s", found, mend)
 
     def _claimed(self) -> presence.Identity:
-        file = presence.identity(self.path)
-        claimed = None
-        if file is not None:
-            if forks.inherited(file):
+        claimed = presence.identity(self.path)
+        if claimed is not None:
+            if forks.inherited(claimed):
                 raise forked()
-            presence.claim(file, self.engine)
-            claimed = file
+            presence.claim(claimed, self.engine)
         left_behind = os.path.exists(f"{self.path}-wal")  # noqa: PTH110
         try:
             self._writes = self._connected(first=True)
             self.writes_opened += 1
             if left_behind:
                 _sync(self._writes)
-            if file is None:
-                file = _existing(self.path)
+            file = _existing(self.path)
+            if file != claimed:  # new, or copied by an overlay file system when it was opened for writing
                 presence.claim(file, self.engine)
+                if claimed:
+                    presence.release(claimed)
                 claimed = file
         except BaseException:
             if self._writes is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from threading import Lock, RLock
 from typing import Final
@@ -21,7 +21,7 @@ Identity = tuple[int, int]
 _TAKEN: Final = (errno.EACCES, errno.EAGAIN)
 
 _registry_lock = RLock()
-_held: dict[Identity, int] = {}
+_held: dict[str, tuple[Identity, int]] = {}
 _turn = Lock()
 
 
@@ -40,30 +40,27 @@ def hold(path: str, *, like: str) -> bool:
         if not _locked(descriptor):
             os.close(descriptor)
             return False
-        _held[_identity(os.fstat(descriptor))] = descriptor
+        _held[path] = (_identity(os.fstat(descriptor)), descriptor)
         return True
 
 
 def let_go(path: str) -> None:
     """Remove a lock file that this process holds, and its lock with it."""
     with _registry_lock:
-        try:
-            found = _identity(os.stat(path))  # noqa: PTH116
-        except OSError:
-            return
-        descriptor = _held.pop(found, None)
-        if descriptor is not None:
+        held = _held.pop(path, None)
+        if held is not None:
             _remove(path)
-            os.close(descriptor)
+            os.close(held[1])
 
 
 def held_here(path: str) -> bool:
-    """Return whether this process holds a lock file."""
+    """Return whether this process holds a lock file, by whatever path it was opened."""
     with _registry_lock:
         try:
-            return _identity(os.stat(path)) in _held  # noqa: PTH116
+            found = _identity(os.stat(path))  # noqa: PTH116
         except OSError:
             return False
+        return any(held == found for held, _ in _held.values())
 
 
 def seize(path: str, *, remove: bool) -> bool | None:
@@ -96,7 +93,7 @@ def seize(path: str, *, remove: bool) -> bool | None:
 
 
 @contextmanager
-def turn(path: str, *, like: str) -> Iterator[None]:
+def turn(path: str, *, like: str) -> Generator[None, None, None]:
     """Hold a lock file for the length of a block, waiting for other processes and threads."""
     with _turn:
         descriptor = _opened(path, like=like)
@@ -108,7 +105,7 @@ def turn(path: str, *, like: str) -> Iterator[None]:
 
 
 @contextmanager
-def turn_if_free(path: str, *, like: str) -> Iterator[bool]:
+def turn_if_free(path: str, *, like: str) -> Generator[bool, None, None]:
     """Hold a lock file for the length of a block if nobody else does; say which it is."""
     if not _turn.acquire(blocking=False):
         yield False
@@ -128,7 +125,7 @@ def forget_in_child() -> None:
     global _registry_lock, _turn  # noqa: PLW0603
     _registry_lock = RLock()
     _turn = Lock()
-    for descriptor in _held.values():
+    for _, descriptor in _held.values():
         os.close(descriptor)
     _held.clear()
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from counterfoil.errors import CommitUnknown, LedgerUnavailable, UsageError
 from counterfoil.ledgers.rows import OwnerRow
 from counterfoil.ledgers.sqlite.beside import Beside
 from counterfoil.ledgers.sqlite.database import Database
@@ -58,6 +59,8 @@ class Lives:
     def register(self, label: str) -> str:
         """Register a life, durably, with its lock held, and return its fresh epoch."""
         self._database.usable()
+        if not label.isprintable():
+            raise UsageError(f"{label!r} is no label for an owner", hint="use printable text")
         held: list[str] = []
 
         def work(connection: Connection) -> int:
@@ -158,5 +161,8 @@ class Lives:
         with self._database.write_lock:
             try:
                 return self._transactions.run(work)
+            except CommitUnknown as error:
+                # Nobody settles this: the caller acts as if it had not happened, which is safe either way.
+                raise LedgerUnavailable(str(error), code=error.code, effect_ran="no") from error
             finally:
                 self._transactions.forget()

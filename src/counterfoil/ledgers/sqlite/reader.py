@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from counterfoil.errors import UsageError
 from counterfoil.ledgers.rows import RunRow
 from counterfoil.ledgers.sqlite import rows, troubles
 from counterfoil.ledgers.sqlite.database import Database
@@ -60,6 +61,8 @@ class Reader:
                 return database.patiently(lambda: work(connection))
             except StoreError as error:
                 raise troubles.while_reading(error) from error
+            except UnicodeEncodeError as error:
+                raise UsageError(f"no name: {error.object!r}", hint="names are text without surrogates") from error
 
     def records(self, namespace: str, run: str, after: int) -> list[Record]:
         """Return a run's records after a position."""
