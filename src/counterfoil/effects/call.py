@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from counterfoil.effects.scope import Verifier
 from counterfoil.errors import EffectRan, EffectUnresolved, UnresolvedReason
@@ -25,8 +27,7 @@ UNASKABLE: Final = Unaskable()
 """Given as `reconcile`: this recipient cannot be asked, so an attempt that may have been sent is uncertain."""
 
 
-@dataclass(slots=True)
-class EffectCall:
+class EffectCall(msgspec.Struct):
     """What a caller gave for an effect, checked.
 
     Args:
@@ -56,7 +57,7 @@ class EffectCall:
     retry: codec.RetryBody | None = None
     retryable: bool = False
     keep_key: bool = False
-    encode: Callable[[Any], bytes] = field(default=lambda value: codec.encode(value, what="the proof"))
+    encode: Callable[[Any], bytes] = partial(codec.encode, what="the proof")
     recipient: str | None = None
 
 

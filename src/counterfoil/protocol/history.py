@@ -55,8 +55,7 @@ class History:
 
     def has_effect(self, name: str) -> bool:
         """Whether there may be anything about an effect: whatever there is, one of these slots was filled first."""
-        filled = self._records
-        return slots.intent(name, 1) in filled or slots.buried(name, 1) in filled or slots.note(name, 1) in filled
+        return not self._records.keys().isdisjoint(slots.first_of_effect(name))
 
     def parse(self, record: Record, shape: type[codec.T]) -> codec.T:
         """Decode a record of this run, or fail closed."""

@@ -47,7 +47,10 @@ KINDS: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+# `gc=False`: they hold only strings, bytes and numbers, so the collector need not look at them; a long run has many.
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a flow wants recorded; the driver makes an `Entry` of it.
 
     Args:
@@ -62,7 +65,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     decision: bool = False
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One attempt to fill a slot.
 
     Args:
@@ -94,7 +97,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What fills a slot. `position` grows in commit order within a run; the other fields are the entry's."""
 
     position: int

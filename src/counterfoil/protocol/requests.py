@@ -23,7 +23,7 @@ class Request(msgspec.Struct, Generic[T]):
         return (yield self)
 
 
-class Filled(msgspec.Struct, frozen=True):
+class Filled(msgspec.Struct, frozen=True, gc=False):
     """Answer to `Append`: the record in the slot, whether it is ours, and whether it took settling to know."""
 
     record: Record
@@ -87,7 +87,7 @@ class Call(Request["Reply"]):
     proof: tuple[Any, ...] = ()
 
 
-class Instant(msgspec.Struct, frozen=True):
+class Instant(msgspec.Struct, frozen=True, gc=False):
     """A moment: `wall` in seconds since 1970, `mono` on this life's monotonic clock."""
 
     wall: float
