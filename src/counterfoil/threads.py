@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -32,33 +32,46 @@ class Workers:
     """Daemon threads that grow with what waits and go away when idle."""
 
     def __init__(self) -> None:
-        self._ready = threading.Condition()
-        self._queue: deque[Callable[[], None]] = deque()
-        self._idle = 0
+        self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        # Guards the counts: works that no thread has taken yet, threads, and those of them that wait for work.
+        self._lock = threading.Lock()
+        self._waiting = 0
         self._count = 0
+        self._idle = 0
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run `work` in a thread; it must handle its own exceptions."""
-        with self._ready:
-            self._queue.append(work)
-            if self._idle >= len(self._queue) or self._count >= WORKERS_MAX:
-                self._ready.notify()
-                return
-            self._count += 1
-        start_daemon("worker", self._work)
+        with self._lock:
+            self._waiting += 1
+            grow = self._waiting > self._idle and self._count < WORKERS_MAX
+            if grow:
+                self._count += 1
+                self._idle += 1
+        self._queue.put(work)
+        if grow:
+            start_daemon("worker", self._work)
 
     def _work(self) -> None:
-        while True:
-            with self._ready:
-                if not self._queue:
-                    self._idle += 1
-                    self._ready.wait(_IDLE_S)
-                    self._idle -= 1
-                if not self._queue:
-                    self._count -= 1
-                    return
-                work = self._queue.popleft()
+        while (work := self._next()) is not None:
             work()
+            with self._lock:
+                self._idle += 1
+
+    def _next(self) -> Callable[[], None] | None:
+        while True:
+            try:
+                work = self._queue.get(timeout=_IDLE_S)
+            except Empty:
+                work = None
+            with self._lock:
+                if work is None and self._waiting >= self._idle:
+                    continue  # something is on its way to this very thread
+                self._idle -= 1
+                if work is None:
+                    self._count -= 1
+                else:
+                    self._waiting -= 1
+            return work
 
 
 class _Shared:
