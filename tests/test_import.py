@@ -48,4 +48,4 @@ def test_the_blocking_colour_works_without_asyncio_and_without_the_other_engine(
         "with Runtime('memory:') as runtime, runtime.run('r') as run:\n"
         "    run.effect('e', run=lambda: 1, reconcile=UNASKABLE)"
     )
-    assert not {"asyncio", "sqlite3", "apsw", "logging"} & found
+    assert not {"asyncio", "sqlite3", "apsw"} & found
