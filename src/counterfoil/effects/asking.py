@@ -77,10 +77,9 @@ async def _ended(scope: Scope, call: EffectCall, attempt: Attempt) -> records.Re
 
 
 def _elapsed(scope: Scope, attempt: Attempt, *, ended: records.Record, started: Instant) -> float:
-    elapsed = started.wall - ended.at
     known = scope.memory.over.get(attempt.intent.slot)
-    # Where this life saw the end itself, a wall clock that was set forward cannot shorten the wait.
-    return elapsed if known is None else min(elapsed, started.mono - known.mono)
+    # Where this life saw the end itself, a wall clock that was set makes the wait neither shorter nor longer.
+    return started.wall - ended.at if known is None else started.mono - known.mono
 
 
 async def _found(scope: Scope, call: EffectCall, attempt: Attempt, *, value: Any) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import msgspec
 
 from counterfoil.effects.effect import over
-from counterfoil.effects.park import ARM_S_MAX
 from counterfoil.effects.record import record
 from counterfoil.effects.scope import Scope
+from counterfoil.effects.step import ARM_S_MAX
 from counterfoil.errors import Conflict, UsageError
 from counterfoil.outcomes import Decision
 from counterfoil.protocol import codec, records, slots, states

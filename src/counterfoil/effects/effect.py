@@ -21,7 +21,7 @@ from counterfoil.effects.conclude import append_held, conclude, release
 from counterfoil.effects.evidence import close, proof_of, refuse, verified
 from counterfoil.effects.record import entry_of, record
 from counterfoil.effects.scope import Held, Scope
-from counterfoil.effects.step import next_due, until
+from counterfoil.effects.step import longest, next_due, until
 from counterfoil.errors import (
     CommitUnknown,
     EffectUnresolved,
@@ -144,7 +144,7 @@ async def _begin(scope: Scope, call: EffectCall, seen: Effect) -> Outcome[msgspe
     number = len(seen.attempts) + 1
     slot = slots.intent(call.name, number)
     if seen.last is not None and seen.last.ending is not None:
-        await until(seen.last.ending.due)
+        await until(seen.last.ending.due, at_most_s=longest(seen.attempts[0].body.retry))
         await Read()
         if scope.history.get(slot) is not None or await _evidence_first(scope, call, number):
             return None

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from counterfoil.effects.lifetime import not_pruned
 from counterfoil.effects.record import record
 from counterfoil.effects.scope import NOTHING, Scope
+from counterfoil.effects.step import ARM_S_MAX, until
 from counterfoil.errors import DeliveryConflict
 from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Now, Pause, Read
-
-# Long timers are armed again, so that a suspended machine or a changed clock is noticed.
-ARM_S_MAX: Final = 60.0
 
 
 async def sleep(scope: Scope, name: str, seconds: float) -> None:
@@ -33,11 +29,7 @@ async def sleep(scope: Scope, name: str, seconds: float) -> None:
         armed = (await record(draft)).record
     deadline = scope.history.parse(armed, codec.ArmedBody).deadline
     assert deadline is not None
-    start = now = await Now()
-    while now.wall < deadline and now.mono - start.mono < deadline - start.wall:
-        rest = min(deadline - now.wall, deadline - start.wall - (now.mono - start.mono))
-        await Pause(min(rest, ARM_S_MAX), changes=False)
-        now = await Now()
+    await until(deadline, at_most_s=max(seconds, deadline - armed.at))
     await record(Draft(slot=slots.woken(name), kind=records.PARK, phase="woken", body=NOTHING))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +15,9 @@ from counterfoil.errors import NameConflict
 from counterfoil.protocol import codec, records, slots, states
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Call, Now, Pause, Raised, Returned
+
+# Long timers are armed again, so that a suspended machine or a changed clock is noticed.
+ARM_S_MAX: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -69,7 +73,8 @@ async def step(scope: Scope, call: StepCall) -> bytes:
         while (failed := scope.history.get(slots.step_failed(call.name, number))) is not None:
             state = states.STEP.next(state, "failed") or states.ABSENT
             number += 1
-            await until(scope.history.parse(failed, codec.StepFailedBody).due)
+            due = scope.history.parse(failed, codec.StepFailedBody).due
+            await until(due, at_most_s=longest(call.retry))
         reply = await Call(call.body)
         if isinstance(reply, Returned):
             body = codec.StepBody(
@@ -111,10 +116,23 @@ def next_due(retry: codec.RetryBody | None, number: int, *, now: float, began: f
     return due
 
 
-async def until(due: float | None) -> None:
-    """Wait for a moment on the wall clock; a clock that goes backwards makes it no longer."""
-    start = await Now()
-    now = start
-    while due is not None and now.wall < due and now.mono - start.mono < due - start.wall:
-        await Pause(due - now.wall, changes=False)
+def longest(retry: codec.RetryBody | None) -> float:
+    """Return the longest wait between two attempts, in seconds."""
+    return math.inf if retry is None else retry.backoff_max_s
+
+
+async def until(due: float | None, *, at_most_s: float) -> None:
+    """Wait for a moment on the wall clock, which may be set forward and back meanwhile.
+
+    Args:
+        due: the moment, in seconds since 1970; None: it has passed.
+        at_most_s: the longest wait that there can have been a reason for, on the monotonic clock; a clock that was
+            set back before this call does not make it longer.
+    """
+    if due is None:
+        return
+    start = now = await Now()
+    whole = min(due - start.wall, at_most_s)
+    while now.wall < due and (rest := whole - (now.mono - start.mono)) > 0:
+        await Pause(min(rest, due - now.wall, ARM_S_MAX), changes=False)
         now = await Now()
