@@ -72,6 +72,7 @@ class Scope:
         owned: whether the ledger knows owners; without, an intent without an outcome is reconciled at once.
         accepted_generation: a run begun before it may have lost its tail.
         epoch: the epoch of this handle of the run, None before its first record.
+        cancelled: this handle was cancelled; set from any thread.
     """
 
     namespace: str
@@ -83,6 +84,7 @@ class Scope:
     owned: bool
     accepted_generation: int = 0
     epoch: str | None = None
+    cancelled: bool = False
 
     def key(self, name: str, attempt: int, *, keep: bool = False) -> str:
         """Derive the key of an attempt."""

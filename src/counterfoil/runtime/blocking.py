@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from counterfoil import threads
 from counterfoil.effects.scope import Scope
-from counterfoil.errors import CounterfoilError, EffectUnresolved, NameConflict
+from counterfoil.errors import CounterfoilError, EffectUnresolved, NameConflict, RunCancelled
 from counterfoil.protocol.requests import (
     Append,
     Call,
@@ -103,17 +103,18 @@ class BlockingDriver:
         """
         chain = enter(id(self), scope.run, kind=kind, name=name)
         key = (scope.run, kind, name)
-        with self._changed:
-            flight = self._flights.get(key)
-            if flight is None:
-                flight = self._flights[key] = Flight(scope.run, request)
-                mine = True
-            else:
-                mine = False
-        if not mine:
-            if wait_s is None and len(chain) > 1:
-                wait_s = NESTED_WAIT_S
-            return self._join(flight, name, request=request, wait_s=wait_s)
+        if wait_s is None and len(chain) > 1:
+            wait_s = NESTED_WAIT_S
+        while True:
+            with self._changed:
+                other = self._flights.get(key)
+                if other is None:
+                    flight = self._flights[key] = Flight(scope.run, request)
+                    break
+            self._join(scope, other, name, request=request, wait_s=wait_s)
+            if not isinstance(other.error, RunCancelled):
+                return _value_of(other)
+            # Only that handle was cancelled: this one goes on where it stopped.
         token = inside.set(chain)
         try:
             flight.value = self.run(scope, flow())
@@ -129,18 +130,22 @@ class BlockingDriver:
                     self._changed.notify_all()
         return flight.value
 
-    def _join(self, flight: Flight, name: str, *, request: Any, wait_s: float | None) -> Any:
+    def _join(self, scope: Scope, flight: Flight, name: str, *, request: Any, wait_s: float | None) -> None:
         if request is not None and flight.fingerprint is not None and request != flight.fingerprint:
             raise conflict(name)
         with self._changed:
             flight.waiters += 1
-            ended = self._changed.wait_for(lambda: flight.done, wait_s)
+            ended = self._changed.wait_for(lambda: flight.done or scope.cancelled, wait_s)
             flight.waiters -= 1
         if not ended:
             raise in_flight(name)
-        if flight.error is not None:
-            raise again(flight.error)
-        return flight.value
+        if not flight.done:
+            raise run_cancelled(scope.run)
+
+    def cancelled(self) -> None:
+        """Wake whoever waits: a handle was cancelled."""
+        with self._changed:
+            self._changed.notify_all()
 
     def busy(self, run: str, kind: str, name: str) -> bool:
         """Say whether a flow is under way for a name."""
@@ -239,13 +244,14 @@ class BlockingDriver:
         while (rest := end - clock.monotonic()) > 0:
             if self.session.virtual:
                 rest = min(rest, VIRTUAL_S)
-            if not request.changes:
-                time.sleep(min(rest, POLL_LAST_S * 4))
-                continue
+            if request.idle and scope.cancelled:
+                raise run_cancelled(scope.run)
             with self._changed:
-                self._pausing += 1
-                self._changed.wait(min(rest, slice_s))
-                self._pausing -= 1
+                self._pausing += request.changes
+                self._changed.wait(min(rest, slice_s if request.changes else POLL_LAST_S * 4))
+                self._pausing -= request.changes
+            if not request.changes:
+                continue
             slice_s = min(slice_s * 1.5, POLL_LAST_S)
             if notifier is None:
                 return
@@ -325,6 +331,17 @@ def conflict(name: str) -> CounterfoilError:
         f"{name!r} is being performed for another request; this one was not sent",
         hint="give a different effect a different name",
     )
+
+
+def _value_of(flight: Flight) -> Any:
+    if flight.error is not None:
+        raise again(flight.error)
+    return flight.value
+
+
+def run_cancelled(run: str) -> RunCancelled:
+    """Make the error for a handle that was cancelled."""
+    return RunCancelled(f"run {run!r} was cancelled; nothing was started")
 
 
 def in_flight(name: str) -> EffectUnresolved:

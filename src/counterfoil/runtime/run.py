@@ -12,7 +12,7 @@ from counterfoil.effects import effect as effects
 from counterfoil.effects import evidence, lifetime, park
 from counterfoil.effects import step as steps
 from counterfoil.effects.scope import Scope
-from counterfoil.errors import LedgerUnavailable, RunCancelled, RunPruned, UsageError
+from counterfoil.errors import LedgerUnavailable, RunPruned, UsageError
 from counterfoil.outcomes import Accepted, Decision, Outcome
 from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import codec, keys
@@ -57,6 +57,9 @@ class Run:
     def cancel(self) -> None:
         """Cancel this handle: what is recorded is still answered, nothing new is started."""
         self._cancelled.set()
+        if self._scope is not None:
+            self._scope.cancelled = True
+            self._driver.cancelled()
 
     # --- steps and effects
 
@@ -336,6 +339,7 @@ class Run:
         scope = self._scope
         if scope is None:
             scope = self._scope = self._session.scope(self.id, self._state)
+            scope.cancelled = self._cancelled.is_set()
         if not scope.history.loaded:
             self._driver.refresh(scope)
         return scope
@@ -354,7 +358,7 @@ class Run:
             self._driver.refresh(self._load())
             if recorded_meanwhile():
                 return
-        raise RunCancelled(f"run {self.id!r} was cancelled; nothing was started")
+        raise run_cancelled(self.id)
 
 
 def typed(outcome: Outcome[Any], coded: Coder) -> Outcome[Any]:
