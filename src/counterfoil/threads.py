@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future
+
+T = TypeVar("T")
 
 WORKERS_MAX: Final = 256
 _IDLE_S: Final = 30.0
@@ -157,6 +160,26 @@ async def _kept(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException
     except (KeyboardInterrupt, SystemExit) as error:
         # A task that raises these ends its loop, and whoever waits would wait for ever.
         return None, error
+
+
+def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on a loop and in a thread of its own, and wait for that."""
+    import asyncio
+    from concurrent.futures import Future
+
+    future: Future[T] = Future()
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            value = context.run(asyncio.run, coroutine)
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    start_daemon("loop-apart", work)
+    return future.result()
 
 
 def _loop() -> asyncio.AbstractEventLoop:
