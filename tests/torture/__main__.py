@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.torture import full, kills, points, race
+from tests.torture import clocks, full, kills, points, race, stop
 from tests.torture.arena import Arena
 from tests.torture.judge import Counts
 
@@ -23,6 +23,8 @@ CAMPAIGNS: Final[dict[str, tuple[Callable[[Arena], None], float]]] = {
     "kills": (kills.campaign, 0.25),
     "points": (points.campaign, 0.2),
     "full": (full.campaign, 0.05),
+    "stop": (stop.campaign, 0.08),
+    "clocks": (clocks.campaign, 0.05),
 }
 PROBLEMS_SHOWN: Final = 20
 

@@ -75,6 +75,25 @@ def order(client: Client, run: str) -> Body:
     yield finish({"total": total, "paid": paid})
 
 
-def post(run: str) -> Body:
+def steady(client: Client, run: str) -> Body:
+    """Take one order in which nothing goes wrong, so that nobody ever has a reason to ask the recipient."""
+    total = yield step("total", lambda: {"of": run})
+    for name in ("mail", "charge"):
+        yield effect(
+            name,
+            run=making(client, land_s=LAND_S),
+            reconcile=finding(client) if name == "mail" else UNASKABLE,
+            request={"total": total},
+            wait=0.3,
+        )
+        yield sleep(0.02, f"nap-{name}")
+    paid = yield wait_for("paid", run)
+    yield finish({"total": total, "paid": paid})
+
+
+def post(client: Client, run: str) -> Body:
     """Deliver what an order waits for."""
     yield deliver("paid", run, {"for": run})
+
+
+BODIES: Final[dict[str, Callable[[Client, str], Body]]] = {"order": order, "steady": steady, "post": post}

@@ -25,7 +25,7 @@ DRAIN_S: Final = 120.0
 
 @dataclass(frozen=True)
 class Job:
-    """Carry one order (`order`), or deliver what it waits for (`post`)."""
+    """Carry one order (`order`, `steady`), or deliver what it waits for (`post`)."""
 
     what: str
     run: str
@@ -58,7 +58,7 @@ async def _work_async(connection: Connection, place: Site) -> None:
 
 
 def _body(place: Site, job: Job) -> Body:
-    return bodies.order(place.client, job.run) if job.what == "order" else bodies.post(job.run)
+    return bodies.BODIES[job.what](place.client, job.run)
 
 
 @dataclass
@@ -74,10 +74,11 @@ class Bench:
 class Shop:
     """Orders on one site, worked off by workers that are killed and replaced."""
 
-    def __init__(self, arena: Arena, crew: Crew, place: Site, *, workers: int) -> None:
+    def __init__(self, arena: Arena, crew: Crew, place: Site, *, workers: int, what: str = "order") -> None:
         self._arena = arena
         self._crew = crew
         self._place = place
+        self._what = what
         self._orders: deque[Job] = deque()
         self._posts: deque[Job] = deque()
         self._made = 0
@@ -96,7 +97,7 @@ class Shop:
             self._made += 1
             run = f"order-{self._made}"
             copies = chance.choice((1, 1, 2))
-            self._orders.extend([Job("order", run)] * copies)
+            self._orders.extend([Job(self._what, run)] * copies)
             self._posts.append(Job("post", run))
 
     def hand_out(self) -> None:

@@ -11,11 +11,13 @@ import counterfoil.ledgers.memory
 import counterfoil.ledgers.sqlite
 import counterfoil.protocol.checker
 import counterfoil.runtime.aio
+import tests.torture.clocks
 import tests.torture.full
 import tests.torture.kills
 import tests.torture.points
 import tests.torture.programs
 import tests.torture.race
 import tests.torture.recipient
+import tests.torture.stop
 
 __all__ = ["apsw", "asyncio", "concurrent", "counterfoil", "sqlite3", "tests"]

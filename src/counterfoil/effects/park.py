@@ -22,14 +22,16 @@ async def sleep(scope: Scope, name: str, seconds: float) -> None:
     if (woken := scope.history.get(slots.woken(name))) is not None:
         scope.history.parse(woken, codec.EmptyBody)
         return
+    ours = False
     if (armed := scope.history.get(slots.sleep(name))) is None:
         scope.open_for(f"sleep {name!r}")
         body = codec.ArmedBody(deadline=(await Now()).wall + seconds)
         draft = Draft(slot=slots.sleep(name), kind=records.PARK, phase="armed", body=codec.body_of(body))
-        armed = (await record(draft)).record
+        filled = await record(draft)
+        armed, ours = filled.record, filled.ours
     deadline = scope.history.parse(armed, codec.ArmedBody).deadline
     assert deadline is not None
-    await until(deadline, at_most_s=max(seconds, deadline - armed.at))
+    await until(deadline, at_most_s=seconds if ours else max(seconds, deadline - armed.at))
     await record(Draft(slot=slots.woken(name), kind=records.PARK, phase="woken", body=NOTHING))
 
 
