@@ -18,6 +18,7 @@ from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import codec, keys
 from counterfoil.runtime import arguments
 from counterfoil.runtime.arguments import Retry
+from counterfoil.runtime.blocking import run_cancelled
 from counterfoil.runtime.coding import Coder
 from counterfoil.runtime.session import RunState, Session
 
