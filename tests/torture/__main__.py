@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.torture import clocks, full, kills, points, race, stop
+from tests.torture import clocks, fork, full, kills, points, race, stop
 from tests.torture.arena import Arena
 from tests.torture.judge import Counts
 
@@ -25,6 +25,7 @@ CAMPAIGNS: Final[dict[str, tuple[Callable[[Arena], None], float]]] = {
     "full": (full.campaign, 0.05),
     "stop": (stop.campaign, 0.08),
     "clocks": (clocks.campaign, 0.05),
+    "fork": (fork.campaign, 0.04),
 }
 PROBLEMS_SHOWN: Final = 20
 

@@ -31,6 +31,7 @@ class Arena:
 
     def __init__(self, name: str, seed: int, *, seconds: float, folder: Path, quiet: bool = False) -> None:
         self.name = name
+        self.seed = seed
         self.random = random.Random(f"{name} {seed}")
         self.seconds = seconds
         self.folder = folder

@@ -12,6 +12,7 @@ import counterfoil.ledgers.sqlite
 import counterfoil.protocol.checker
 import counterfoil.runtime.aio
 import tests.torture.clocks
+import tests.torture.fork
 import tests.torture.full
 import tests.torture.kills
 import tests.torture.points
