@@ -44,9 +44,7 @@ def parent(connection: Connection, place: Site, colour: str, seed: int) -> None:
 def _threads(place: Site, names: list[str], chance: random.Random) -> list[str]:
     journal = Journal(place.told)
     with Runtime(place.url) as runtime, ThreadPoolExecutor(THREADS) as threads:
-        doing = [
-            threads.submit(carry, runtime, run, lambda run=run: body(place, run), journal=journal) for run in names
-        ]
+        doing = [threads.submit(carry, runtime, run, partial(body, place, run), journal=journal) for run in names]
         found = []
         for _ in range(FORKS):
             time.sleep(chance.uniform(0, 0.03))
@@ -127,17 +125,12 @@ def campaign(arena: Arena) -> None:
     rounds = forks = watched = 0
     with Crew() as crew:
         places = [site(arena, crew, engine) for engine in ("apsw", "sqlite3")]
-        cells = [(place, colour) for place in places for colour in ("blocking", "asyncio")]
-        arena.random.shuffle(cells)
         cells = [
-            (
-                place,
-                colour,
-                crew.start(parent, place, colour, arena.random.randrange(1 << 30)),
-                crew.start(watcher, place),
-            )
-            for place, colour in cells
+            (place, colour, crew.start(parent, place, colour, arena.seed), crew.start(watcher, place))
+            for place in places
+            for colour in ("blocking", "asyncio")
         ]
+        arena.random.shuffle(cells)
         while rounds < 2 or arena.left_s > 1.0:
             place, colour, worker, other = cells[rounds % len(cells)]
             rounds += 1
