@@ -35,6 +35,7 @@ from counterfoil.ports.ledger import (
 )
 from counterfoil.protocol import slots
 from counterfoil.protocol.records import EFFECT, KINDS, NOTE, RUN, STEP, Entry, Record, checksum
+from counterfoil.threads import start_daemon
 
 Put = Callable[..., Record]
 
@@ -486,9 +487,7 @@ def in_threads(works: list[Callable[[], R]]) -> list[R]:
         except BaseException as error:  # noqa: BLE001
             results[place] = error
 
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(works)]
-    for thread in threads:
-        thread.start()
+    threads = [start_daemon("conformance", partial(run, *pair)) for pair in enumerate(works)]
     for thread in threads:
         thread.join(WAIT_S)
     for result in results:
