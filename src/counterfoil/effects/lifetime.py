@@ -81,13 +81,14 @@ async def finish(scope: Scope, result: bytes) -> None:
 
     Raises:
         Conflict: it was finished with another result.
+        OwnerRetired: this owner was taken for gone; ending a run is a decision.
     """
     not_pruned(scope)
     standing = scope.history.finished
     if standing is None:
         scope.open_for("its end")
         body = codec.body_of(codec.FinishedBody(result=msgspec.Raw(result)))
-        draft = Draft(slot=slots.FINISHED, kind=records.RUN, phase="finished", body=body)
+        draft = Draft(slot=slots.FINISHED, kind=records.RUN, phase="finished", body=body, decision=True)
         standing = (await record(draft)).record
     if bytes(scope.history.parse(standing, codec.FinishedBody).result) != result:
         raise Conflict(f"run {scope.run!r} was finished with another result", at=standing.at)
