@@ -139,14 +139,14 @@ class AsyncRuntime:
             if row.run_id in self._session.carried:
                 continue
             async with self.run(row.run_id) as run:
-                await run._load()
-                begun = lifetime.started(run._state.history)
-                body = None if begun is None else table.get(begun.body)
-                if begun is None or body is None or not await run._drive(lifetime.claim):
-                    continue
                 try:
+                    await run._load()
+                    begun = lifetime.started(run._state.history)
+                    body = None if begun is None else table.get(begun.body)
+                    if begun is None or body is None or not await run._drive(lifetime.claim):
+                        continue
                     results[row.run_id] = await self._carry(run, body, codec.decode(bytes(begun.args)))
-                except Exception as error:  # noqa: BLE001 - one body's exception must not stop the others
+                except Exception as error:  # noqa: BLE001 - what one run meets must not stop the others
                     results[row.run_id] = error
         return results
 
@@ -425,13 +425,14 @@ class AsyncRun:
     async def _load(self) -> Scope:
         self._usable()
         if self._scope is None:
-            self._scope = self._session.scope(self.id, self._state)
-        if not self._scope.history.loaded:
+            scope = self._session.scope(self.id, self._state)
             if _cancelling():
                 # What is recorded is answered even now, and the pending cancellation would cut any await.
-                self._session.read(self._scope)
+                self._session.read(scope)
             else:
-                await self._driver.refresh(self._scope)
+                await self._driver.refresh(scope)
+            # Another task may have been first: flows of one handle share one scope.
+            self._scope = self._scope or scope
         return self._scope
 
     async def _drive(self, flow: Callable[[Scope], Any]) -> Any:

@@ -130,7 +130,7 @@ class Runtime:
             bodies: the bodies that may be resumed, or a mapping from recorded names to bodies.
 
         Returns:
-            Run id to result, or to the exception that its body raised.
+            Run id to result, or to the exception that its body raised, or the ledger for this run alone.
         """
         table = bodies if isinstance(bodies, Mapping) else {arguments.body_name(body): body for body in bodies}
         results: dict[str, Any] = {}
@@ -138,14 +138,14 @@ class Runtime:
             if row.run_id in self._session.carried:
                 continue
             with self.run(row.run_id) as run:
-                run._load()
-                begun = lifetime.started(run._state.history)
-                body = None if begun is None else table.get(begun.body)
-                if begun is None or body is None or not run._drive(lifetime.claim):
-                    continue
                 try:
+                    run._load()
+                    begun = lifetime.started(run._state.history)
+                    body = None if begun is None else table.get(begun.body)
+                    if begun is None or body is None or not run._drive(lifetime.claim):
+                        continue
                     results[row.run_id] = self._carry(run, body, codec.decode(bytes(begun.args)))
-                except Exception as error:  # noqa: BLE001 - one body's exception must not stop the others
+                except Exception as error:  # noqa: BLE001 - what one run meets must not stop the others
                     results[row.run_id] = error
         return results
 
