@@ -86,6 +86,7 @@ async def effect(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
     """
     deadline: float | None = None
     fresh = False
+    over_of = ""
     while True:
         seen = look(scope.history, call.name)
         _same_request(scope, call.name, seen.first_fingerprint, request=call.request)
@@ -100,12 +101,16 @@ async def effect(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
             await append_held(scope, call.name, last.number)
         elif (lost := scope.memory.unsent.get(last.intent.slot)) is not None:
             outcome = await _claim(scope, call, last.number, draft=_resent(lost))
+        elif over_of == last.intent.slot:
+            await settle_by_asking(scope, call, last)
+        elif await over(scope, last):
+            # Its owner may have recorded how it ended just before it was found gone: then nobody is asked.
+            over_of = last.intent.slot
+            await Read()
         elif not fresh:
-            # Another life may have recorded more since this one has read: it is neither asked about nor waited for.
+            # Another life may have recorded more since this one has read: it is not waited for.
             fresh = True
             await Read()
-        elif await over(scope, last):
-            await settle_by_asking(scope, call, last)
         else:
             now = (await Now()).mono
             deadline = now + call.wait_s if deadline is None else deadline
@@ -253,6 +258,9 @@ async def _perform(scope: Scope, call: EffectCall, attempt: Attempt) -> Outcome[
     await release(scope, call, attempt, why="run-raised")
     if reply.interrupts:
         raise reply.error
+    if look(scope.history, call.name).outcome() is not None:
+        # Evidence came by another way while `run` was under way: the caller gets what is recorded (rule E18).
+        return None
     raise unresolved(call, "run-failed", f"its run raised {type(reply.error).__name__}", ran="unknown") from reply.error
 
 
