@@ -33,7 +33,7 @@ from counterfoil.errors import (
 )
 from counterfoil.outcomes import Evidence, Failed, Outcome, Rejected
 from counterfoil.protocol import codec, records, slots, states
-from counterfoil.protocol.history import Attempt, Effect, evidence_body, link_of, look, outcome_of
+from counterfoil.protocol.history import Attempt, Effect, evidence_body, link_of, look, outcome_of, plainly_accepted
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import (
     Call,
@@ -59,6 +59,10 @@ def recorded(scope: Scope, name: str, request: bytes | None) -> Outcome[msgspec.
     known = scope.memory.known.get(name)
     if known is not None:
         _same_request(scope, name, known[0], request=request)
+        return known[1]
+    if not scope.history.pruned and (known := plainly_accepted(scope.history, name)) is not None:
+        _same_request(scope, name, known[0], request=request)
+        scope.memory.known[name] = known
         return known[1]
     seen = look(scope.history, name)
     _same_request(scope, name, seen.first_fingerprint, request=request)

@@ -55,7 +55,11 @@ class History:
 
     def has_effect(self, name: str) -> bool:
         """Whether there may be anything about an effect: whatever there is, one of these slots was filled first."""
-        return not self._records.keys().isdisjoint(slots.first_of_effect(name))
+        return not self.has_none(slots.first_of_effect(name))
+
+    def has_none(self, these: Iterable[str]) -> bool:
+        """Whether none of these slots is known to be filled."""
+        return self._records.keys().isdisjoint(these)
 
     def parse(self, record: Record, shape: type[codec.T]) -> codec.T:
         """Decode a record of this run, or fail closed."""
@@ -174,6 +178,29 @@ class Effect:
         if self.ending is not None:
             results.append(outcome_of(states.ACCEPTED, self.ending))
         return combine(list(results))
+
+
+def plainly_accepted(history: History, name: str) -> tuple[str | None, Outcome[msgspec.Raw]] | None:
+    """Return request's fingerprint and outcome where one accepted attempt is all there is; None: `look` at it.
+
+    It says what `look` would say, for the effects that most of a replay consists of, at half the price.
+
+    Raises:
+        LedgerCorrupt: one of the two records cannot be decoded.
+    """
+    intent = history.get(slots.intent(name, 1))
+    outcome = None if intent is None else history.get(slots.outcome(name, 1))
+    if intent is None or outcome is None or not history.has_none(slots.beyond_first_outcome(name)):
+        return None
+    if (intent.kind, intent.phase, outcome.kind, outcome.phase) != _PLAIN:
+        return None
+    body = history.parse(outcome, codec.OutcomeBody)
+    if body.due is not None:
+        return None
+    return history.parse(intent, codec.IntentBody).fingerprint, outcome_of(states.ACCEPTED, body)
+
+
+_PLAIN = (records.EFFECT, "intent", records.EFFECT, states.ACCEPTED)
 
 
 def look(history: History, name: str) -> Effect:
