@@ -13,7 +13,7 @@ from counterfoil.errors import CounterfoilError, OwnerRetired, RunPruned, UsageE
 from counterfoil.ledgers.rows import OwnerRow, RunRow, closed, forked, outlives_pruning, record_of
 from counterfoil.ledgers.submissions import Submission, Submissions
 from counterfoil.ports.ledger import Deliver
-from counterfoil.protocol.records import RUN, Entry, Record
+from counterfoil.protocol.records import EVENT, RUN, Entry, Record
 
 
 @dataclass
@@ -21,6 +21,9 @@ class _Run:
     row: RunRow
     slots: dict[str, Record] = field(default_factory=dict)
     log: list[Record] = field(default_factory=list)
+
+    def delivered_only(self) -> bool:
+        return all(record.kind == EVENT for record in self.log)
 
 
 class MemoryLedger:
@@ -151,7 +154,7 @@ class MemoryLedger:
         self._usable()
         with self._lock:
             found = self._runs.get((namespace, run))
-            if found is None or (found.row.finished is None and not found.row.pruned):
+            if found is None or not (found.row.finished is not None or found.row.pruned or found.delivered_only()):
                 raise UsageError(f"run {run!r} is not finished", hint="only finished runs are pruned")
             for entry in (tombstone, *kept):
                 self._fill(entry)

@@ -201,7 +201,7 @@ class Retention(Protocol):
         kept: Sequence[Entry],
         drop: Sequence[str],
     ) -> None:
-        """Prune one page of a run in one transaction.
+        """Prune one page of a run, which is finished or holds deliveries alone, in one transaction.
 
         Appends `tombstone` (a no-op when it is there already; from then on `append` refuses the run with
         `RunPruned`, except for entries of kind `durability/note`), appends the `kept` entries and deletes

@@ -21,7 +21,6 @@ class History:
         self.namespace = namespace
         self.run = run
         self.position = 0
-        self.loaded = False
         self._records: dict[str, Record] = {}
         self._first: Record | None = None
         self._decisions: list[Record] = []
@@ -42,6 +41,13 @@ class History:
             self._first = record
         if record.phase == "decision":
             self._decisions.append(record)
+
+    def forget(self) -> None:
+        """Start again from nothing: most of what was read has been pruned since."""
+        self.position = 0
+        self._first = None
+        self._records.clear()
+        self._decisions.clear()
 
     def get(self, slot: str) -> Record | None:
         """Return the record in a slot, or None."""

@@ -337,13 +337,12 @@ class Run:
         if self._left:
             raise UsageError(f"this handle of run {self.id!r} was left", hint="open the run again", code="left")
         self._session.check()
-        scope = self._scope
-        if scope is None:
-            scope = self._scope = self._session.scope(self.id, self._state)
+        if self._scope is None:
+            scope = self._session.scope(self.id, self._state)
             scope.cancelled = self._cancelled.is_set()
-        if not scope.history.loaded:
             self._driver.refresh(scope)
-        return scope
+            self._scope = scope
+        return self._scope
 
     def _drive(self, flow: Callable[[Scope], Any]) -> Any:
         scope = self._load()

@@ -295,8 +295,13 @@ class Session:
     def read(self, scope: Scope) -> None:
         """Bring what is known of a run up to date; blocks."""
         history = scope.history
+        known = history.pruned
         history.add(self.ledger.read(scope.namespace, scope.run, history.position))
-        history.loaded = True
+        if history.pruned and not known:
+            # What this life had read is answered no longer: only the tombstone speaks (rule L10).
+            history.forget()
+            scope.memory.known.clear()
+            history.add(self.ledger.read(scope.namespace, scope.run))
 
     # --- runs
 

@@ -7,12 +7,17 @@ from typing import Final
 
 from counterfoil.errors import UsageError
 from counterfoil.ledgers.sqlite.engines import Connection
+from counterfoil.ledgers.sqlite.rows import CODES
 from counterfoil.ledgers.sqlite.writer import Writer
 from counterfoil.ledgers.submissions import Submission
-from counterfoil.protocol.records import Entry
+from counterfoil.protocol.records import EVENT, Entry
 
 # No run has this id. One row under it keeps the highest position from being given out twice.
 _NOWHERE: Final = 0
+_PRUNABLE: Final = """
+SELECT 1 FROM counterfoil_run WHERE id = ? AND (
+    finished IS NOT NULL OR pruned OR NOT EXISTS (SELECT 1 FROM counterfoil_record WHERE run = ? AND kind <> ?))
+"""
 _VOID: Final = "UPDATE counterfoil_record SET run = 0, slot = '', body = x'' WHERE seq = ?"
 
 
@@ -34,12 +39,10 @@ def bury(
         drop: slots whose records are deleted; never the tombstone's.
 
     Raises:
-        UsageError: the run is not finished.
+        UsageError: the run is neither finished nor one that holds deliveries alone.
     """
     run = writer.run_id(connection, *place)
-    state = connection.execute(
-        "SELECT 1 FROM counterfoil_run WHERE id = ? AND (finished IS NOT NULL OR pruned)", (run,)
-    )
+    state = connection.execute(_PRUNABLE, (run, run, CODES[EVENT, "delivered"]))
     if run is None or not state:
         raise UsageError(f"run {place[1]!r} is not finished", hint="only finished runs are pruned")
     for reply in writer.fill(connection, [Submission(entry, settle=False) for entry in entries], keeping=True):
