@@ -8,10 +8,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from counterfoil.errors import UsageError
+from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import keys
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CONTEXT_NAMES = ("ctx", "context")
@@ -163,10 +165,10 @@ class OperationFunction(Generic[P, T]):
 
 
 @dataclass(frozen=True, slots=True)
-class BoundOperation(Generic[T]):
+class BoundOperation(Operation[T_co]):
     """One effect to be: an operation with its arguments."""
 
-    operation: OperationFunction[..., T]
+    operation: OperationFunction[..., T_co]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     arguments: dict[str, Any]
