@@ -431,8 +431,7 @@ class AsyncRun:
                 self._session.read(scope)
             else:
                 await self._driver.refresh(scope)
-            # Another task may have been first: flows of one handle share one scope.
-            self._scope = self._scope or scope
+            self._scope = scope
         return self._scope
 
     async def _drive(self, flow: Callable[[Scope], Any]) -> Any:
