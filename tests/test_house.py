@@ -212,7 +212,8 @@ def test_nothing_that_ships_imports_the_testing_room() -> None:
     expect_none(
         f"{module.at(node)} {name}"
         for module in package()
-        if module.room != "testing"
+        # `counterfoil simulate` is the door to the testing room.
+        if module.room != "testing" and module.path.as_posix() != "cli/simulating.py"
         for name, node in imported(module)
         if name.startswith("counterfoil.testing")
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from counterfoil import UNASKABLE, Accepted, EffectUnresolved, Evidence, Failed, Recipient, Uncertain
-from counterfoil.testing.recipients import BlobStore, DecisionQueue, Faulty, MailSink, Payee
+from counterfoil.testing.recipients import BlobStore, DecisionQueue, MailSink, Payee
 
 
 @dataclass
@@ -510,10 +510,3 @@ def effects_side_by_side():
         )
 
     return body, {"recipients": [sink]}
-
-
-@dataclass
-class Kept:
-    """What a scenario keeps, for tests that look at it afterwards."""
-
-    recipients: list[Faulty] = field(default_factory=list)

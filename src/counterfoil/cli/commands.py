@@ -15,6 +15,7 @@ import counterfoil
 from counterfoil.cli import acting, checking, viewing
 from counterfoil.cli.demo.command import demo
 from counterfoil.cli.output import say
+from counterfoil.cli.simulating import simulate
 from counterfoil.errors import CounterfoilError, Denied, EffectError, LedgerError, UsageError
 
 FOUND: Final = 1
@@ -100,6 +101,7 @@ def program(**_options: Any) -> None:
 
 for _command in (
     demo,
+    simulate,
     viewing.runs,
     viewing.show,
     viewing.effects,

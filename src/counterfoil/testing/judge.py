@@ -9,8 +9,8 @@ from counterfoil.outcomes import Accepted, Failed, Rejected
 from counterfoil.protocol import states
 from counterfoil.protocol.checker import Checker, Item
 from counterfoil.runtime.views import EffectView
-from counterfoil.testing.lives import CALLS_MAX
 from counterfoil.testing.notes import EffectSettings, Looked, plain, shown
+from counterfoil.testing.recipients.faulty import WIRE
 from counterfoil.testing.trials import Trial
 
 _UNCERTAIN: Final = "after a crash it would be uncertain, and a person would have to look"
@@ -175,7 +175,7 @@ def _judge_sends(trial: Trial) -> None:
 def _twice(trial: Trial, key: str, count: int, *, calls: int) -> None:
     name = trial.notes.name_of(key)
     places = {(each.place, each.during) for each in trial.arrived() if each.key == key}
-    outside = sorted(f"{kind} {of!r}" for (kind, of), during in places if kind != "effect" and kind)
+    outside = sorted(f"{kind} {of!r}" for (kind, of), during in places if kind == "step")
     if any(during == "reconcile" for _, during in places):
         return
     if outside or any(place == ("", "") for place, _ in places):
@@ -195,8 +195,10 @@ def outside_sends(trial: Trial) -> dict[tuple[str, str], int]:
     """Count what reached the recipients from outside of effects, by where it was sent from."""
     counted: Counter[tuple[str, str]] = Counter()
     for each in trial.arrived():
+        if each.place == WIRE and each.key in trial.notes.names:
+            continue
         if each.place[0] != "effect":
-            counted[each.place if each.place[0] else ("body", "")] += 1
+            counted[each.place if each.place[0] == "step" else ("body", "")] += 1
     for (kind, name), count in trial.notes.sights.items():
         counted[("body", "") if kind == "body" else (kind, name)] += count
     return dict(counted)
@@ -266,7 +268,7 @@ def _judge_end(trial: Trial) -> None:
         )
     elif ended.how == "raised" and ended.error is not None and (settled or not disturbed):
         error = ended.error
-        when = f"{CALLS_MAX} times, also with nothing wrong any more" if disturbed else "when nothing goes wrong"
+        when = "again and again, also with nothing wrong any more" if disturbed else "when nothing goes wrong"
         notes.mistake("raises", "", f"your body raises {shown(error)} {when}")
 
 

@@ -27,6 +27,7 @@ CALLS_MAX: Final = 12
 EVENTS_MAX: Final = 20_000
 PAUSES_MAX: Final = 400
 ALIKE: Final = 2
+SAME_MAX: Final = 6
 SECOND: Final = "process 2"
 DRAIN_S: Final = 5.0
 _RETIRING_S: Final = 5.0
@@ -197,7 +198,7 @@ class Life:
             raise error
         said = repr(error)
         self._times, self._error = (self._times + 1 if said == self._error else 1), said
-        if self._times > ALIKE + 1:
+        if self._times == SAME_MAX:
             return Ended("raised", error=error)
         unresolved = within(error, EffectUnresolved)
         wait_s = 1.0 if unresolved is None else unresolved.retry_after_s or 1.0

@@ -105,12 +105,29 @@ def faulty(ledger: Any, faults: LedgerFaults) -> Any:
             raise LedgerUnavailable("the ledger cannot be read", effect_ran="no")
         return ledger.read(namespace, run, after)
 
-    names = [name for name in dir(ledger) if not name.startswith("_") and callable(getattr(ledger, name))]
-    methods = {name: staticmethod(getattr(ledger, name)) for name in names}
-    methods |= {"append": staticmethod(append), "read": staticmethod(read)}
-    if "submit" in methods:
-        methods["submit"] = staticmethod(submit)
+    return _with_ports(ledger, {"append": append, "submit": submit, "read": read}, faults)
+
+
+def _with_ports(ledger: Any, replaced: dict[str, Callable[..., Any]], faults: LedgerFaults) -> Any:
+    """Make a ledger with the methods of another, some of them replaced: ports are found by their methods."""
+    methods: dict[str, Any] = {}
+    for name in dir(ledger):
+        method = getattr(ledger, name)
+        if name.startswith("_") or not callable(method):
+            continue
+        if name in ("register", "gone", "live", "changes"):
+            method = _failing(method, faults)
+        methods[name] = staticmethod(replaced.get(name, method))
     return type("FaultyLedger", (), methods)()
+
+
+def _failing(method: Callable[..., Any], faults: LedgerFaults) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        if faults.next(faults.run) == "full":
+            raise _refused(method.__name__)
+        return method(*args)
+
+    return call
 
 
 class Store:

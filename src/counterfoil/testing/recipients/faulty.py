@@ -18,6 +18,8 @@ from counterfoil.runtime.handlers import inside
 # Which kind of handler is running, where a trial called it: `run`, `reconcile`, `verify` or `step`.
 calling: ContextVar[str] = ContextVar("counterfoil_testing_calling", default="")
 
+WIRE: Final = ("wire", "")
+
 _LOSE: Final = "lose"
 _DROP: Final = "drop"
 _DELAY: Final = "delay"
@@ -39,7 +41,8 @@ class Arrived:
     Attributes:
         key: the effect key that it carried, "" where it carried none.
         what: the request, as the recipient read it.
-        place: where it was sent from: (`effect`, name) or (`step`, name); ("", "") outside of both.
+        place: where it was sent from: (`effect`, name) or (`step`, name); ("", "") outside of both;
+            (`wire`, "") where it came by a network and nobody can know.
         during: the kind of handler that sent it, where a trial called one: `run`, `reconcile`, `step` …
     """
 
@@ -199,8 +202,8 @@ class Faulty:
         """
         how = self._sends.popleft() if self._sends else ""
         key = key_of(ctx)
-        place, during = inside.get()[-1:], calling.get()
-        arrived = Arrived(key, what, (place[0][2], place[0][3]) if place else ("", ""), during)
+        place, during = (WIRE, "") if isinstance(ctx, str) else (_place(), calling.get())
+        arrived = Arrived(key, what, place, during)
         if how == _DROP:
             raise ReplyLost("the request never arrived, and nobody here knows that")
         if how == _DELAY:
@@ -269,6 +272,11 @@ class _Awaited:
             return found(ctx, *args, **kwargs)
 
         return call
+
+
+def _place() -> tuple[str, str]:
+    chain = inside.get()
+    return (chain[-1][2], chain[-1][3]) if chain else ("", "")
 
 
 def handler(function: Any) -> Any:

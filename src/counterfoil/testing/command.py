@@ -1,0 +1,85 @@
+"""What `counterfoil simulate` does: it finds a body and tries it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from counterfoil.errors import UsageError
+from counterfoil.testing.crash_points import Report, examine
+from counterfoil.testing.recipients.faulty import Faulty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be tried.
+
+    Args:
+        target: `module:body`.
+        ledger: `memory`, `sqlite`, `sqlite3` or a ledger's URL.
+        seeds: random trials with several faults at once, after all others.
+        seed: only this one of them, nothing else; None: everything.
+        sent: the name of a function of the module that says how much has reached the recipients; None: none.
+        deliver: what others deliver to the run: (event, id, payload).
+        lag_s: seconds that the recipients may take to show something; None: as long as `visibility` says.
+    """
+
+    target: str
+    ledger: str = "memory"
+    seeds: int = 100
+    seed: int | None = None
+    sent: str | None = None
+    deliver: Sequence[tuple[str, str, Any]] = ()
+    lag_s: float | None = None
+
+
+def simulate(wanted: Wanted) -> Report:
+    """Try a body; recipients of ours that are global names of its module are told to misbehave too.
+
+    Raises:
+        UsageError: there is no such body.
+    """
+    module, body = _find(wanted.target)
+    found = {id(value): value for value in vars(module).values() if isinstance(value, Faulty)}
+    return examine(
+        body,
+        ledger=wanted.ledger,
+        recipients=list(found.values()),
+        sent=None if wanted.sent is None else _function(module, wanted.sent),
+        deliver=wanted.deliver,
+        lag_s=wanted.lag_s,
+        kinds=None if wanted.seed is None else ["seed"],
+        seeds=range(wanted.seeds) if wanted.seed is None else [wanted.seed],
+    )
+
+
+def _find(target: str) -> tuple[ModuleType, Callable[..., Any]]:
+    name, colon, qualname = target.partition(":")
+    if not name or not colon or not qualname:
+        raise UsageError(f"a body is named module:body, not {target!r}", hint="for example shop.orders:place")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # As `python -m` does: what is here can be imported.
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"module {name!r} cannot be imported: {error}") from error
+    return module, _function(module, qualname)
+
+
+def _function(module: ModuleType, qualname: str) -> Callable[..., Any]:
+    found: Any = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UsageError(f"{module.__name__!r} has no function {qualname!r}")
+    return found  # type: ignore[no-any-return]
+
+
+__all__ = ["Report", "Wanted", "simulate"]
