@@ -50,7 +50,7 @@ def seconds(value: float, what: str, *, positive: bool = False) -> float:
     Raises:
         UsageError: it is no number, negative (or zero where `positive`), not finite, or over 100 years.
     """
-    if type(value) is float and 0.0 < value <= DURATION_S_MAX:
+    if type(value) is float and (0.0 < value <= DURATION_S_MAX or (value == 0.0 and not positive)):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UsageError(f"{what} must be a number of seconds, not {type(value).__name__}")
