@@ -1,6 +1,8 @@
 """The intent before, the outcome after: what one effect leaves behind, and what a later call does with it."""
 
 import asyncio
+import copy
+import pickle
 import threading
 from typing import Any
 
@@ -445,3 +447,9 @@ async def test_a_cancellation_that_a_handler_raises_itself_is_not_the_callers(ma
         assert raised.value.reason == {"run": "run-failed"}.get(where, "reconcile-failed")
         assert isinstance(raised.value.__cause__, asyncio.CancelledError)
         assert not any(r.phase in ("accepted", "uncertain", "failed", "rejected") for r in life.records())
+
+
+def test_unaskable_stays_one_object():
+    assert repr(UNASKABLE) == "UNASKABLE"
+    assert pickle.loads(pickle.dumps(UNASKABLE)) is UNASKABLE
+    assert copy.deepcopy(UNASKABLE) is UNASKABLE
