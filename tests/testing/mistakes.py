@@ -364,6 +364,16 @@ def cannot_be_called_twice():
     return body, {}
 
 
+@wrong("outcome-ignored", "your body takes every outcome for Accepted: it raises AttributeError(")
+def forgets_that_it_may_be_uncertain():
+    payee = Payee()
+
+    def body(run):
+        return run.effect("charge", run=payee.charge, reconcile=payee.find).proof
+
+    return body, {"recipients": [payee]}
+
+
 @wrong("waits", "your body waits for wait for 'approval/7', and nobody brings it")
 def waits_for_nobody():
     def body(run):

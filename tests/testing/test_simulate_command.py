@@ -101,6 +101,10 @@ def test_a_function_of_the_module_counts_what_was_sent(shop: Path) -> None:
     assert "your step 'mail' sends" in simulate(shop, "shop:mails", "--sent", "sent", code=1)
 
 
+def test_a_module_may_be_named_as_a_file(shop: Path) -> None:
+    assert "nothing broke" in simulate(shop.parent, f"{shop.name}/shop.py:Shop.place", "--seeds", "0")
+
+
 def test_it_runs_on_a_file_too(shop: Path) -> None:
     assert "on sqlite: nothing broke" in simulate(shop, "shop:Shop.place", "--on", "sqlite", "--seeds", "0")
 

@@ -27,9 +27,9 @@ from counterfoil.errors import UsageError
 def simulate(*, body: str, as_json: bool, deliver: tuple[tuple[str, str, str], ...], **wanted: Any) -> None:
     """Try a body of yours: crashes, lost replies, a failing ledger, a second process.
 
-    BODY is a function that takes a run, blocking or asynchronous. It is called many times, in this process,
-    with runs of their own on a ledger of its own; its handlers are called for real. The exit code is 1 if
-    something breaks.
+    BODY is a function that takes a run, blocking or asynchronous; MODULE may be a file. It is called many
+    times, in this process, with runs of their own on a ledger of its own; its handlers are called for real.
+    The exit code is 1 if something breaks.
     """
     # The one place where what ships needs the testing room: this command is its door.
     from counterfoil.testing import command

@@ -20,7 +20,7 @@ class Wanted:
     """What is to be tried.
 
     Args:
-        target: `module:body`.
+        target: `module:body`, or `file.py:body`.
         ledger: `memory`, `sqlite`, `sqlite3` or a ledger's URL.
         seeds: random trials with several faults at once, after all others.
         seed: only this one of them, nothing else; None: everything.
@@ -59,13 +59,15 @@ def simulate(wanted: Wanted) -> Report:
 
 
 def _find(target: str) -> tuple[ModuleType, Callable[..., Any]]:
-    name, colon, qualname = target.partition(":")
+    name, colon, qualname = target.rpartition(":")
     if not name or not colon or not qualname:
         raise UsageError(f"a body is named module:body, not {target!r}", hint="for example shop.orders:place")
-    here = str(Path.cwd())
-    if here not in sys.path:
+    folder = Path.cwd()
+    if name.endswith(".py"):
+        folder, name = Path(name).resolve().parent, Path(name).stem
+    if str(folder) not in sys.path:
         # As `python -m` does: what is here can be imported.
-        sys.path.insert(0, here)
+        sys.path.insert(0, str(folder))
     try:
         module = importlib.import_module(name)
     except ImportError as error:

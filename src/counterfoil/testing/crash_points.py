@@ -70,8 +70,9 @@ class Report:
     def counts(self) -> str:
         """How much was tried, in words."""
         total = sum(self.trials.values())
-        parts = [f"{count} {_KINDS[kind]}" for kind, count in self.trials.items() if kind in _KINDS]
-        return f"{total} trials: {', '.join(parts)}" if parts else f"{total} trials"
+        said = f"{total} trial{'' if total == 1 else 's'}"
+        parts = [f"{count} {_KINDS[kind][count != 1]}" for kind, count in self.trials.items() if kind in _KINDS]
+        return f"{said}: {', '.join(parts)}" if parts else said
 
     def __str__(self) -> str:
         if self.ok:
@@ -97,13 +98,13 @@ class Report:
 
 
 _KINDS: Final = {
-    "crash": "crash points",
-    "reply": "lost, late and doubled replies",
-    "lag": "lagging look-ups",
-    "ledger": "failing ledger calls",
-    "cancel": "cancellations",
-    "second": "points of a second process",
-    "seed": "seeds",
+    "crash": ("crash point", "crash points"),
+    "reply": ("lost, late or doubled reply", "lost, late or doubled replies"),
+    "lag": ("lagging look-up", "lagging look-ups"),
+    "ledger": ("failing ledger call", "failing ledger calls"),
+    "cancel": ("cancellation", "cancellations"),
+    "second": ("point of a second process", "points of a second process"),
+    "seed": ("seed", "seeds"),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from counterfoil.outcomes import Accepted, Failed, Rejected
+from counterfoil.outcomes import Accepted, Failed, Rejected, Uncertain
 from counterfoil.protocol import states
 from counterfoil.protocol.checker import Checker, Item
 from counterfoil.runtime.views import EffectView
@@ -265,6 +265,14 @@ def _judge_end(trial: Trial) -> None:
             name,
             f"your body waits for {kind.replace('_', ' ')} {name!r}, and nobody brings it",
             hint="say what is delivered: deliver=[(event, id, payload)]",
+        )
+    elif isinstance(ended.error, AttributeError) and isinstance(ended.error.obj, (Uncertain, Failed, Rejected)):
+        kind = type(ended.error.obj).__name__
+        notes.mistake(
+            "outcome-ignored",
+            "",
+            f"your body takes every outcome for Accepted: it raises {shown(ended.error)} where one is {kind}",
+            hint="match on Accepted, Rejected, Failed and Uncertain",
         )
     elif ended.how == "raised" and ended.error is not None and (settled or not disturbed):
         error = ended.error
