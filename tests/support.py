@@ -441,6 +441,7 @@ class World:
     payee: Payee = field(default_factory=Payee)
     clock: Clock = field(default_factory=Clock)
     notes: dict[str, Any] = field(default_factory=dict)
+    result: Any = None
 
     @asynccontextmanager
     async def life(self) -> Any:
@@ -506,7 +507,7 @@ async def at_every_crash_point(
     while pending:
         numbers = pending.pop()
         world = make()
-        came, _ = await lives_until(world, scenario, iter(numbers))
+        came, world.result = await lives_until(world, scenario, iter(numbers))
         try:
             async with world.life() as life:
                 await judge(life, world)
