@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.torture import clocks, fork, full, kills, points, race, stop
+from tests.torture import clocks, fork, full, kills, points, race, stop, sync
 from tests.torture.arena import Arena
 from tests.torture.judge import Counts
 
@@ -26,6 +26,7 @@ CAMPAIGNS: Final[dict[str, tuple[Callable[[Arena], None], float]]] = {
     "stop": (stop.campaign, 0.08),
     "clocks": (clocks.campaign, 0.05),
     "fork": (fork.campaign, 0.04),
+    "sync": (sync.campaign, 0.1),
 }
 PROBLEMS_SHOWN: Final = 20
 
@@ -71,6 +72,7 @@ def main() -> int:
             total.add(run(name, seed=seed, seconds=seconds, folder=folder))
         clean = not total.problems
     except KeyboardInterrupt:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("torture: interrupted", flush=True)
         clean = True
         return 130

@@ -20,5 +20,6 @@ import tests.torture.programs
 import tests.torture.race
 import tests.torture.recipient
 import tests.torture.stop
+import tests.torture.sync
 
 __all__ = ["apsw", "asyncio", "concurrent", "counterfoil", "sqlite3", "tests"]

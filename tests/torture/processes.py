@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import logging
 import multiprocessing
 import os
@@ -115,6 +116,7 @@ def _enter(target: Callable[..., None], connection: Connection, args: tuple[Any,
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    faulthandler.register(signal.SIGUSR1)  # so that a worker that hangs can be asked where
     logging.getLogger("counterfoil").setLevel(logging.ERROR)
     try:
         target(connection, *args)
