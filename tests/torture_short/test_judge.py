@@ -26,7 +26,7 @@ def key(url: str) -> str:
 
 
 RECEIVED, CREATED = {"what": "received"}, {"what": "created", "item": "item-1"}
-TOLD = [
+TOLD: list[dict[str, Any]] = [
     {"run": "r", "name": "charge", "phase": "accepted", "proof": "item-1"},
     {"run": "r", "slot": "step/total", "value": 7},
 ]
