@@ -115,6 +115,22 @@ def takes_not_found_for_failed():
     return body, {}
 
 
+@wrong("failed-but-made", "your run for 'charge' raised Failed, and it had happened")
+def takes_a_lost_reply_for_failed():
+    payee = Payee()
+
+    def charge(ctx):
+        try:
+            return payee.charge(ctx)
+        except ConnectionError as error:
+            raise Failed(Evidence("no-connection")) from error
+
+    def body(run):
+        run.effect("charge", run=charge, reconcile=payee.find)
+
+    return body, {"recipients": [payee]}
+
+
 @wrong("named-differently", "for the same key")
 def names_it_by_the_time():
     till = Till()
@@ -350,6 +366,17 @@ def raises_always():
         return 1 / run.step("none", lambda: 0)
 
     return body, {}
+
+
+@wrong("raises", "your body raises UsageError('the body returns a coroutine")
+def hides_that_it_is_asynchronous():
+    async def body(run):
+        await run.step("first", lambda: 1)
+
+    def called(run):
+        return body(run)
+
+    return called, {}
 
 
 @wrong("raises", "your body raises RuntimeError('somebody was here before')")

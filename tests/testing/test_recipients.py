@@ -117,6 +117,7 @@ def test_a_decision_is_answered_once() -> None:
     assert queue.reply("k1", "r1", "allow") == {"request": "r1", "decision": "allow"}
     assert queue.find("k1", "r1", "allow") == {"request": "r1", "decision": "allow"}
     assert not queue.resolve("r1", "deny", by="ada")
+    assert queue.reply("k1", "r1", "allow") == {"request": "r1", "decision": "allow"}
     with pytest.raises(Failed):
         queue.reply("k2", "r1", "deny")
     assert queue.decisions() == {"r1": "allow"}

@@ -13,6 +13,7 @@ from counterfoil import UsageError
 from counterfoil.testing.crash_points import BrokenBody, crash_points, examine
 from counterfoil.testing.plans import Plan, drawn
 from counterfoil.testing.recipients import MailSink, Payee
+from tests.explore.zoo import ZOO as FLOWS
 from tests.testing.mistakes import RIGHT, ZOO
 
 pytestmark = pytest.mark.rule("N4")
@@ -196,3 +197,15 @@ def test_nothing_is_left_behind_on_the_disk(tmp_path: Path, monkeypatch: pytest.
     body, told = RIGHT["a key that is closed for good"]()
     crash_points(body, ledger="sqlite", kinds=["reply"], **told)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("broken", [name for name in FLOWS if name != "settle a commit by reading"])
+def test_a_fault_of_the_library_itself_is_not_laid_at_the_users_door(broken: str) -> None:
+    body, told = RIGHT["an order with everything"]()
+    with FLOWS[broken]():
+        report = examine(body, **told)
+    assert not report.ok
+    if broken in ("reconcile while the owner lives", "uncertain inside the visibility time"):
+        return
+    assert report.mistakes[0].code.startswith("rule-")
+    assert "please report it" in report.mistakes[0].hint

@@ -1,1 +1,8 @@
-"""What users test their own parts with: a conformance suite for ledgers."""
+"""What users test their own parts with; nothing in it is needed to run.
+
+- `crash_points`: a body of yours at every crash point, and what breaks first; also as the pytest fixture of that name
+  and as `counterfoil simulate`
+- `recipients`: recipients that misbehave when they are told to
+- `conformance`: the suite that every ledger passes
+- `explore` and `simulate`: what the flows of the library itself are proved with
+"""

@@ -22,7 +22,7 @@ from counterfoil.errors import UsageError
 from counterfoil.ports.ledger import Ledger
 from counterfoil.testing.judge import judge, outside_sends
 from counterfoil.testing.notes import Mistake
-from counterfoil.testing.plans import HERE, LEDGER, THERE, Plan, drawn
+from counterfoil.testing.plans import HERE, LEDGER, THERE, Plan, ReplyFault, drawn
 from counterfoil.testing.recipients.faulty import Faulty
 from counterfoil.testing.stage import Store
 from counterfoil.testing.trials import Case, Delivery, Trial, Usual
@@ -173,10 +173,12 @@ class Examination:
 
     def _replies(self) -> None:
         faults = HERE + THERE if self._case.recipients else HERE
+        trials: list[tuple[str, ReplyFault, float | None]] = [("reply", fault, 0.0) for fault in faults]
+        trials.append(("lag", "lost", None))
         plans = [
             Plan(kind=kind, replies={number: fault}, lag_s=lag_s)
             for number in range(1, self._usual.requests + 1)
-            for kind, fault, lag_s in [*(("reply", fault, 0.0) for fault in faults), ("lag", HERE[0], None)]
+            for kind, fault, lag_s in trials
         ]
         self._each(plans)
 

@@ -42,8 +42,8 @@ def _judge_effect(trial: Trial, view: EffectView) -> None:
         _judge_accepted(trial, view, made)
     elif view.state == states.UNCERTAIN and not _never_asked(trial, view):
         _judge_uncertain(trial, view, trial.notes.made(view.name, late=False), looked=looked)
-    elif view.state in (states.FAILED, states.REJECTED) and made:
-        _judge_failed(trial, view, looked)
+    elif view.state in (states.FAILED, states.REJECTED):
+        _judge_failed(trial, view, made or _items(trial, view.effect_key), looked=looked)
     elif view.state == "unresolved":
         _judge_unresolved(trial, view, looked)
 
@@ -63,10 +63,7 @@ def _judge_accepted(trial: Trial, view: EffectView, made: list[bytes]) -> None:
     raised = [p for p in trial.notes.performed.get(view.effect_key, ()) if p.error is not None]
     owner = trial.case.proofs.get(proof)
     somebody = owner is not None and owner != view.effect_key
-    item_here = any(
-        plain(each.item) == proof for r in trial.recipients for each in r.items if each.key == view.effect_key
-    )
-    if item_here or (raised and not somebody and not trial.plan.replies):
+    if proof in _items(trial, view.effect_key) or (raised and not somebody and not trial.plan.replies):
         return
     if somebody or not made:
         why = "made for another key" if somebody else "and nothing had been sent under this key"
@@ -127,16 +124,43 @@ def _judge_uncertain(trial: Trial, view: EffectView, made: list[bytes], *, looke
         )
 
 
-def _judge_failed(trial: Trial, view: EffectView, looked: list[Looked]) -> None:
-    name = view.name
+def _items(trial: Trial, key: str) -> list[bytes]:
+    found = [plain(made.item) for r in trial.recipients for made in r.items if made.key == key]
+    return [item for item in found if item is not None]
+
+
+def _judge_failed(trial: Trial, view: EffectView, made: list[bytes], *, looked: list[Looked]) -> None:
+    if not made:
+        return
+    name, state = view.name, view.state.capitalize()
+    raised = [each.error for each in trial.notes.performed.get(view.effect_key, ())]
     if any(isinstance(each.error, (Failed, Rejected)) for each in looked):
         trial.notes.mistake(
             "failed-but-made",
             name,
-            f"your reconcile for {name!r} raised {view.state.capitalize()}, and it happened all the same "
-            f"({shown(trial.notes.made(name)[0])}): not found is no proof",
+            f"your reconcile for {name!r} raised {state}, and it happened all the same ({shown(made[0])}): "
+            "not found is no proof",
             hint="return None where nothing is found; raise Failed only where the key is closed there for good",
         )
+
+    elif any(isinstance(error, (Failed, Rejected)) for error in raised):
+        trial.notes.mistake(
+            "failed-but-made",
+            name,
+            f"your run for {name!r} raised {state}, and it had happened ({shown(made[0])}): an error proves nothing",
+            hint="let the error pass; raise Failed only for an answer of the recipient that says so",
+        )
+    else:
+        _rule(trial, "O2", name, text=f"it is {view.state}, and your run had made {shown(made[0])}")
+
+
+def _rule(trial: Trial, rule: str, name: str, *, text: str) -> None:
+    trial.notes.mistake(
+        f"rule-{rule}",
+        name,
+        f"rule {rule} of the library does not hold for {name!r}: {text}",
+        hint="this is not your mistake: please report it",
+    )
 
 
 def _judge_unresolved(trial: Trial, view: EffectView, looked: list[Looked]) -> None:
@@ -155,6 +179,14 @@ def _judge_unresolved(trial: Trial, view: EffectView, looked: list[Looked]) -> N
 
 
 def _judge_sends(trial: Trial) -> None:
+    for key, performed in trial.notes.performed.items():
+        if len(performed) > 1:
+            _rule(
+                trial,
+                "E1",
+                trial.notes.name_of(key),
+                text=f"your run was called {len(performed)} times for one attempt",
+            )
     by_key = Counter(each.key for each in trial.arrived() if each.key)
     for key, count in by_key.items():
         performed = trial.notes.performed.get(key, [])
@@ -175,7 +207,7 @@ def _judge_sends(trial: Trial) -> None:
 def _twice(trial: Trial, key: str, count: int, *, calls: int) -> None:
     name = trial.notes.name_of(key)
     places = {(each.place, each.during) for each in trial.arrived() if each.key == key}
-    outside = sorted(f"{kind} {of!r}" for (kind, of), during in places if kind == "step")
+    outside = sorted(f"{kind} {of!r}" for (kind, of), _ in places if kind == "step")
     if any(during == "reconcile" for _, during in places):
         return
     if outside or any(place == ("", "") for place, _ in places):
@@ -317,6 +349,4 @@ def _judge_history(trial: Trial) -> None:
     checker = Checker(trial.case.namespace, items or None)
     for finding in checker.run(trial.run_id, trial.records):
         if finding.code != "phantom" or trial.recipients:
-            trial.notes.mistake(
-                f"rule-{finding.rule}", finding.name, f"rule {finding.rule} does not hold: {finding.text}"
-            )
+            _rule(trial, finding.rule, finding.name, text=finding.text)

@@ -1,14 +1,18 @@
 """One life of a process that carries a user's body, in either colour, until it ends or is killed as planned."""
 
+# pyright: reportPrivateUsage=false
+# A life is killed as a process is, which no public face offers.
+
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from counterfoil import threads
-from counterfoil.errors import EffectUnresolved
+from counterfoil.errors import EffectUnresolved, UsageError
 from counterfoil.protocol import slots
 from counterfoil.protocol.keys import effect_key
 from counterfoil.protocol.requests import Append, Call, Pause, Request
@@ -253,7 +257,7 @@ def _live(life: Life) -> Ended:
             with runtime.run(trial.run_id) as run:
                 life.cancel = run.cancel
                 body = trial.case.body
-                ended = Ended("returned", body(trace(life, run, asynchronous=False), *trial.case.args))
+                ended = Ended("returned", _plain(body(trace(life, run, asynchronous=False), *trial.case.args)))
             break
         except BaseException as error:  # noqa: BLE001 - crashes are no exceptions of the user's
             found = life.judged(error)
@@ -270,6 +274,13 @@ def _live(life: Life) -> Ended:
     runtime.__exit__(None, None, None)
     trial.leave(ledger)
     return ended
+
+
+def _plain(value: Any) -> Any:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise UsageError("the body returns a coroutine and is no asynchronous function", hint="write `async def`")
+    return value
 
 
 async def _live_async(life: Life) -> Ended:

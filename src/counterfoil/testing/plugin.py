@@ -108,7 +108,7 @@ def crash_points(request: pytest.FixtureRequest, recipient: RecipientFactory) ->
         __tracebackhide__ = True
         settings.setdefault("recipients", list(recipient.made))
         settings.setdefault("ledger", str(request.config.getoption("--counterfoil-ledger")))
-        settings.setdefault("seeds", range(int(request.config.getoption("--counterfoil-seeds"))))
+        settings.setdefault("seeds", range(request.config.getoption("--counterfoil-seeds") or 0))
         return try_body(body, *args, **settings)
 
     return call

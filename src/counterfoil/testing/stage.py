@@ -52,7 +52,9 @@ class LedgerFaults:
 
     def __init__(self, run: str, planned: Mapping[int, LedgerFault], times: int) -> None:
         self.run = run
-        self.planned = {number + more: fault for number, fault in planned.items() for more in range(times)}
+        self.planned: dict[int, LedgerFault] = {
+            number + more: fault for number, fault in planned.items() for more in range(times)
+        }
         self.calls = 0
         self.healed = False
 

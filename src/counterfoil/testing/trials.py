@@ -1,5 +1,8 @@
 """One trial of a user's body: lives that go wrong as planned, one that does not, a replay, and a judgement."""
 
+# pyright: reportPrivateUsage=false
+# A life is killed as a process is, which no public face offers.
+
 from __future__ import annotations
 
 import inspect

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from counterfoil.outcomes import Failed, Rejected
@@ -157,7 +158,9 @@ class Turn:
         try:
             value = await self._noted(performed, invoke, calls)
             if fault == "doubled":
-                await self._noted(performed, invoke, f"{calls} again, as the network doubles it")
+                with suppress(Exception):
+                    # That reply is lost too.
+                    await self._noted(performed, invoke, f"{calls} again, as the network doubles it")
         finally:
             if fault in ("lost-there", "never-there"):
                 for recipient in trial.recipients:

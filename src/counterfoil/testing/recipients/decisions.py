@@ -16,7 +16,7 @@ class DecisionQueue(Faulty):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._answers: dict[str, tuple[str, str]] = {}
+        self._answers: dict[str, tuple[str, str, str]] = {}
         self._otherwise: deque[str] = deque()
 
     @handler
@@ -28,7 +28,9 @@ class DecisionQueue(Faulty):
         """
         return cast(
             "dict[str, str]",
-            self.receive(ctx, {"request": request, "decision": decision}, lambda: self._resolve(request, decision)),
+            self.receive(
+                ctx, {"request": request, "decision": decision}, lambda: self._resolve(request, decision, key_of(ctx))
+            ),
         )
 
     @handler
@@ -61,7 +63,7 @@ class DecisionQueue(Faulty):
         with self.lock:
             if request in self._answers:
                 return False
-            self._answers[request] = (decision, by)
+            self._answers[request] = (decision, by, "")
             self.plant({"request": request, "decision": decision}, request=request, by=by)
             return True
 
@@ -72,12 +74,15 @@ class DecisionQueue(Faulty):
     def decisions(self) -> dict[str, str]:
         """Return each answered request with its decision."""
         with self.lock:
-            return {request: decision for request, (decision, _) in self._answers.items()}
+            return {request: decision for request, (decision, *_) in self._answers.items()}
 
-    def _resolve(self, request: str, decision: str) -> dict[str, str]:
+    def _resolve(self, request: str, decision: str, key: str) -> dict[str, str]:
         standing = self._answers.get(request)
+        if standing is not None and standing[2] == key != "":
+            # The same reply again: the first one landed.
+            return {"request": request, "decision": standing[0]}
         if standing is not None:
             raise Failed(Evidence("resolved-by-another", status=409, details={"by": standing[1]}))
         taken = self._otherwise.popleft() if self._otherwise else decision
-        self._answers[request] = (taken, OURS)
+        self._answers[request] = (taken, OURS, key)
         return {"request": request, "decision": taken}
