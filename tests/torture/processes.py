@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final, Self
@@ -112,9 +113,12 @@ class Crew:
 
 
 def _enter(target: Callable[..., None], connection: Connection, args: tuple[Any, ...]) -> None:
-    # Ctrl-C is for the campaign, which ends its workers; and they must not survive it if it is killed.
+    # Ctrl-C is for the campaign, which ends its workers. If the campaign itself is killed, the server process sees
+    # that nobody holds its pipe any more and ends; with it end the workers, stopped ones too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
+    pipe = getattr(vars(forkserver)["_forkserver"], "_forkserver_alive_fd", None)
+    if pipe is not None and sys.platform == "linux":
+        os.close(pipe)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     faulthandler.register(signal.SIGUSR1)  # so that a worker that hangs can be asked where
     logging.getLogger("counterfoil").setLevel(logging.ERROR)
