@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
+import json
 import warnings
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from counterfoil import UsageError
 from counterfoil.testing.crash_points import BrokenBody, crash_points, examine
 from counterfoil.testing.plans import Plan, drawn
-from counterfoil.testing.recipients import MailSink, Payee
+from counterfoil.testing.recipients import HttpPayee, MailSink, Payee
 from tests.explore.zoo import ZOO as FLOWS
+from tests.support import TwoMethods
 from tests.testing.mistakes import RIGHT, ZOO
 
 pytestmark = pytest.mark.rule("N4")
@@ -114,6 +118,47 @@ def test_a_report_shows_how_it_came_about() -> None:
     assert "IS KILLED after a call of a handler" in text
     assert "calls your reconcile for 'charge': it returns None" in text
     assert text.count("\n") < 15
+
+
+@pytest.mark.parametrize("name", ["an operation of a recipient", "an asynchronous order"])
+def test_a_ledger_of_ones_own_will_do(name: str) -> None:
+    body, told = RIGHT[name]()
+    report = crash_points(body, ledger=TwoMethods(), seeds=range(25), **told)
+    assert "second" not in report.trials
+    assert "on TwoMethods" in str(report)
+
+
+def charge_over_http(served: HttpPayee, times: int) -> Any:
+    def send(method: str, key: str) -> Any:
+        where = urlsplit(served.url)
+        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
+        try:
+            path = "/charges" if method == "POST" else f"/charges?key={key}"
+            connection.request(method, path, "{}", {"Idempotency-Key": key})
+            return json.loads(connection.getresponse().read())["id"]
+        finally:
+            connection.close()
+
+    def charge(ctx: Any) -> Any:
+        for time in range(times):
+            try:
+                return send("POST", ctx.key)
+            except (http.client.HTTPException, ConnectionError):
+                if time == times - 1:
+                    raise
+        return None
+
+    def body(run: Any) -> None:
+        run.effect("charge", run=charge, reconcile=lambda ctx: send("GET", ctx.key))
+
+    return body
+
+
+def test_a_body_that_sends_over_http_is_tried_with_what_the_payee_saw() -> None:
+    with HttpPayee() as served:
+        assert crash_points(charge_over_http(served, 1), recipients=[served.payee], kinds=["crash", "reply"]).ok
+        (mistake,) = examine(charge_over_http(served, 2), recipients=[served.payee], kinds=["reply"]).mistakes
+    assert mistake.text.startswith("your run for 'charge' reached the recipient 2 times in 1 call")
 
 
 def test_a_report_is_json_too() -> None:

@@ -199,12 +199,15 @@ class Examination:
             self._growing("cancel", lambda n: Plan(kind="cancel", cancels=(n, n + 1)))
 
     def _second(self) -> None:
-        self._growing("second", lambda n: Plan(kind="second", second=n))
+        # Without owners nobody can tell that a process stands still and lives: it is taken for gone at once.
+        if self._case.owned:
+            self._growing("second", lambda n: Plan(kind="second", second=n))
 
     def _seeds(self, seeds: Sequence[int]) -> None:
         usual = self._usual
         bounds = {"events": usual.events, "requests": usual.requests, "ledger_calls": usual.ledger_calls}
-        self._each(drawn(seed, **bounds, there=bool(self._case.recipients)) for seed in seeds)
+        there, owned = bool(self._case.recipients), self._case.owned
+        self._each(drawn(seed, **bounds, there=there, owned=owned) for seed in seeds)
 
     def _each(self, plans: Iterable[Plan]) -> None:
         for plan in plans:

@@ -79,7 +79,7 @@ class Plan:
         ) or (self.second is not None)
 
 
-def drawn(seed: int, *, events: int, requests: int, ledger_calls: int, there: bool) -> Plan:
+def drawn(seed: int, *, events: int, requests: int, ledger_calls: int, there: bool, owned: bool = True) -> Plan:
     """Draw a plan with several faults at once.
 
     Args:
@@ -88,6 +88,7 @@ def drawn(seed: int, *, events: int, requests: int, ledger_calls: int, there: bo
         requests: requests to recipients in it.
         ledger_calls: calls of the ledger in it.
         there: whether the recipients can be told to misbehave.
+        owned: whether the ledger knows who lives, so that a second process may come.
     """
     random = Random(seed)  # noqa: S311 - a seed is to be repeated, not kept secret
     kinds = HERE + THERE if there else HERE
@@ -103,6 +104,6 @@ def drawn(seed: int, *, events: int, requests: int, ledger_calls: int, there: bo
         ledger={number: random.choice(LEDGER) for number in some(2, ledger_calls)},
         ledger_times=random.randint(1, 2),
         lag_s=None if random.random() < 0.3 else 0.0,
-        second=random.randint(1, max(1, events)) if random.random() < 0.3 else None,
+        second=random.randint(1, max(1, events)) if random.random() < 0.3 and owned else None,
         seed=seed,
     )

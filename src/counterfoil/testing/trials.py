@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from counterfoil import threads
-from counterfoil.ports.ledger import Ledger
+from counterfoil.ports.ledger import Ledger, Owners
 from counterfoil.protocol import states
 from counterfoil.protocol.records import Record
 from counterfoil.protocol.requests import Call, Raised, Returned
@@ -58,6 +58,15 @@ class Case:
     proofs: dict[bytes, str] = field(default_factory=dict)
     usual: Usual | None = None
     count: int = 0
+
+    @property
+    def owned(self) -> bool:
+        """Whether the ledger knows the lives of processes."""
+        ledger = self.store.open()
+        try:
+            return isinstance(ledger, Owners)
+        finally:
+            self.store.leave(ledger)
 
     @property
     def asynchronous(self) -> bool:
