@@ -190,11 +190,20 @@ def _loop() -> asyncio.AbstractEventLoop:
         if _shared.loop is None:
             _shared.loop = asyncio.new_event_loop()
             start_daemon("loop", _shared.loop.run_forever)
-        elif _shared.loop is asyncio._get_running_loop():
+        elif _shared.loop is _running_loop():
             nested = asyncio.new_event_loop()
             start_daemon("nested-loop", lambda: _until_stopped(nested))
             return nested
         return _shared.loop
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    import asyncio
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _until_stopped(loop: asyncio.AbstractEventLoop) -> None:

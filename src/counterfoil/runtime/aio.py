@@ -133,7 +133,7 @@ class AsyncRuntime:
 
     async def recover(self, bodies: Iterable[Body] | Mapping[str, Body]) -> dict[str, Any]:
         """Resume the unfinished runs whose life is gone; see `Runtime.recover`."""
-        table = bodies if isinstance(bodies, Mapping) else {arguments.body_name(body): body for body in bodies}
+        table = arguments.body_table(bodies)
         results: dict[str, Any] = {}
         for row in await self.runs(finished=False):
             if row.run_id in self._session.carried:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from counterfoil.effects.decide import Verdict
 from counterfoil.effects.effect import EffectCall, Unaskable
@@ -164,3 +164,12 @@ def body_name(body: Callable[..., Any]) -> str:
     if not module or not qualname:
         raise UsageError("a body is a function with a module and a name", hint="it is found by them after a restart")
     return f"{module}:{qualname}"
+
+
+def body_table(
+    bodies: Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]],
+) -> dict[str, Callable[..., Any]]:
+    """Make a table from recorded names to bodies."""
+    if isinstance(bodies, Mapping):
+        return dict(cast("Mapping[str, Callable[..., Any]]", bodies))
+    return {body_name(body): body for body in bodies}

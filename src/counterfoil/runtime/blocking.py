@@ -105,16 +105,17 @@ class BlockingDriver:
         key = (scope.run, kind, name)
         if wait_s is None and len(chain) > 1:
             wait_s = NESTED_WAIT_S
-        while True:
+        flight: Flight | None = None
+        while flight is None:
             with self._changed:
                 other = self._flights.get(key)
                 if other is None:
                     flight = self._flights[key] = Flight(scope.run, request)
-                    break
-            self._join(scope, other, name, request=request, wait_s=wait_s)
-            if not isinstance(other.error, RunCancelled):
-                return _value_of(other)
-            # Only that handle was cancelled: this one goes on where it stopped.
+            if other is not None:
+                self._join(scope, other, name, request=request, wait_s=wait_s)
+                if not isinstance(other.error, RunCancelled):
+                    return _value_of(other)
+                # Only that handle was cancelled: this one goes on where it stopped.
         token = inside.set(chain)
         try:
             flight.value = self.run(scope, flow())

@@ -7,9 +7,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from counterfoil.effects.scope import Memory, Scope
@@ -314,7 +314,7 @@ class Session:
             return state
 
     @contextmanager
-    def carrying(self, run: str) -> Iterator[None]:
+    def carrying(self, run: str) -> Generator[None, None, None]:
         """Note that this life carries a run's body, so that it does not take the run for left behind."""
         with self._lock:
             self.carried[run] += 1
@@ -354,5 +354,5 @@ def _clock(given: Any) -> Clock:
     if hasattr(given, "time") and hasattr(given, "monotonic"):
         return given  # type: ignore[no-any-return]
     if callable(given):
-        return CallableClock(given)
+        return CallableClock(cast(Callable[[], float], given))
     raise UsageError("a clock has `time()` and `monotonic()`, or is a function that returns seconds since 1970")

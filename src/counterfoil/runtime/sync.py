@@ -132,7 +132,7 @@ class Runtime:
         Returns:
             Run id to result, or to the exception that its body raised, or the ledger for this run alone.
         """
-        table = bodies if isinstance(bodies, Mapping) else {arguments.body_name(body): body for body in bodies}
+        table = arguments.body_table(bodies)
         results: dict[str, Any] = {}
         for row in self.runs(finished=False):
             if row.run_id in self._session.carried:
