@@ -89,12 +89,15 @@ def test_pruning_says_what_it_would_do_and_what_it_keeps(url: str) -> None:
                 run.effect("mail", run=lambda: "m", reconcile=lambda: None)
                 run.finish()
     shop = Terminal(url)
-    assert shop("prune").stdout == ""
+    why = ("--reason", "space", "--by", "me")
+    # An act asks for a reason and for who does it (rule N2); looking first does not.
+    assert shop("prune", "--older-than", "0", code=2).stdout == ""
+    assert shop("prune", *why).stdout == ""
     dry = shop.json("prune", "--older-than", "0", "--dry-run")
     assert dry["pruned"] == ["one", "two"]
     assert list(dry["kept"]) == ["kept"]
-    assert shop("prune", "--older-than", "0", "--limit", "1").stdout == "one\n"
-    assert shop.json("prune", "--older-than", "0")["pruned"] == ["two"]
+    assert shop("prune", "--older-than", "0", "--limit", "1", *why).stdout == "one\n"
+    assert shop.json("prune", "--older-than", "0", *why)["pruned"] == ["two"]
     assert [found["state"] for found in shop.json("runs")["runs"]] == ["finished", "pruned", "pruned"]
     assert shop("verify").stdout == ""
     assert "effect mail: accepted" in shop("show", "one").stdout

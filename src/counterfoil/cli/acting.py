@@ -98,17 +98,36 @@ def deliver(place: Place, *, run_id: str, event: str, id: str, payload: str) -> 
 
 @click.command()
 @click.option("--older-than", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="DAYS")
+@click.option(
+    "--deliveries-older-than",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Also deliveries for runs that nobody has begun, from this age.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be pruned.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N runs.")
+@click.option("--reason", default="", help="Why; needed unless this is a dry run. Kept with each tombstone.")
+@click.option("--by", default="", help="Who you are; needed unless this is a dry run.")
 @placed
-def prune(place: Place, *, older_than: float, dry_run: bool, limit: int | None) -> None:
+def prune(place: Place, **given: Any) -> None:
     """Prune runs that finished at least so many days ago.
 
-    Identities, fingerprints and outcomes stay; results, payloads and timelines go. A run with an unresolved or
-    uncertain effect is kept whole.
+    Identities, fingerprints, outcomes and the run's result stay; step results, payloads and timelines go. A run
+    with an unresolved or uncertain effect is kept whole.
     """
+    dry_run: bool = given["dry_run"]
+    if not dry_run and not (given["reason"] and given["by"]):
+        raise click.UsageError("say why (--reason) and who you are (--by), or look first with --dry-run")
+    deliveries = given["deliveries_older_than"]
     with place.open() as runtime:
-        report = runtime.prune(older_than_s=older_than * _DAY_S, limit=limit, dry_run=dry_run)
+        report = runtime.prune(
+            older_than_s=given["older_than"] * _DAY_S,
+            deliveries_older_than_s=None if deliveries is None else deliveries * _DAY_S,
+            limit=given["limit"],
+            dry_run=dry_run,
+            reason=given["reason"],
+            by=given["by"],
+        )
     if place.as_json:
         document({"pruned": list(report.pruned), "kept": report.kept, "dry_run": report.dry_run})
         return
