@@ -40,10 +40,10 @@ def test_a_right_body_passes(name: str) -> None:
     body, told = RIGHT[name]()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report = crash_points(body, seeds=range(25), **told)
+        report = crash_points(body, seeds=range(15), **told)
     for kind in ("crash", "reply", "lag", "ledger", "cancel", "second"):
         assert report.trials[kind] > 0, kind
-    assert report.trials["seed"] == 25
+    assert report.trials["seed"] == 15
     assert "nothing broke in" in str(report)
 
 
@@ -51,7 +51,7 @@ def test_a_right_body_passes(name: str) -> None:
 @pytest.mark.parametrize("name", ["an operation of a recipient", "an asynchronous order"])
 def test_a_right_body_passes_on_a_file(name: str, ledger: str) -> None:
     body, told = RIGHT[name]()
-    crash_points(body, ledger=ledger, kinds=["crash", "reply", "second"], **told)
+    crash_points(body, ledger=ledger, kinds=["crash", "reply"], **told)
 
 
 @pytest.mark.parametrize("mistake", ["searches by another key", "takes not found for failed", "sends in a step"])
