@@ -21,6 +21,8 @@ from counterfoil import AsyncRuntime, Evidence, Runtime
 from counterfoil.errors import CommitUnknown
 from counterfoil.ledgers.memory import MemoryLedger
 from counterfoil.ledgers.urls import parse
+from counterfoil.protocol import codec
+from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Append, Pause
 
 PATIENCE_S = 20.0
@@ -330,6 +332,7 @@ class Fault:
         self.commits = False
         self.times = 10**9
         self.seen: list[tuple[str, bool, int]] = []
+        self.meddling: list[tuple[str, Callable[[], None]]] = []
 
     def refuse(
         self, *endings: str, error: Callable[[], BaseException], commits: bool = False, times: int = 10**9
@@ -340,8 +343,15 @@ class Fault:
     def heal(self) -> None:
         self.refused = ()
 
+    def before(self, ending: str, act: Callable[[], None]) -> None:
+        """Let somebody else act right before the next append to such a slot."""
+        self.meddling.append((ending, act))
+
     def append(self, entry: Any, *, settle: bool, commit: Callable[[], Any]) -> Any:
         self.seen.append((entry.slot, settle, entry.append_id))
+        for meddling in [m for m in self.meddling if entry.slot.endswith(m[0])]:
+            self.meddling.remove(meddling)
+            meddling[1]()
         if self.times > 0 and any(entry.slot.endswith(ending) for ending in self.refused):
             self.times -= 1
             if self.commits:
@@ -374,6 +384,13 @@ def faulty(ledger: Any, fault: Fault) -> Any:
     made = type("Faulty", (), {**methods, "append": staticmethod(append), "submit": staticmethod(submit)})()
     made.behind = ledger
     return made
+
+
+def record_by(life: Life, slot: str, *, kind: str, phase: str, body: Any) -> None:
+    """Let a life record something at once, whatever its colour."""
+    session = life.session
+    draft = Draft(slot=slot, kind=kind, phase=phase, body=codec.body_of(body))
+    session.ledger.append(session.entry(session.scope("r", session.state("r")), draft, session.epoch()))
 
 
 class TwoMethods:

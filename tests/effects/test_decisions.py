@@ -3,10 +3,12 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from counterfoil import UNASKABLE, Accepted, Conflict, EffectUnresolved, Evidence, Failed, Rejected, Uncertain, UsageError
-from tests.support import EVIDENCE, IN_MEMORY, PROVED, Gate
+from counterfoil.protocol import codec, records, slots
+from tests.support import EVIDENCE, IN_MEMORY, PROVED, Fault, Gate, faulty, record_by
 
 HOW = {"reason": "looked at the statement", "by": "ada"}
 
@@ -314,3 +316,34 @@ async def test_an_effect_that_got_its_outcome_meanwhile_is_not_ended(make, payee
         with pytest.raises(Conflict):
             await life.decide("r", "pay", did_not_happen=True, expect_version=seen, **HOW)
         assert (await life.effects())[0].state == "accepted"
+
+
+@pytest.mark.rule("E16")
+async def test_an_outcome_that_comes_first_to_the_slot_is_not_overruled(make, store, payee, colour):
+    fault = Fault()
+    async with make(target=faulty(store.open(), fault)) as life, life.run("r") as run, make() as other:
+        with pytest.raises(EffectUnresolved):
+            await run.effect("pay", run=colour.handler(payee.pay_and_drop), reconcile=payee.never)
+        body = codec.OutcomeBody(via="evidence", proof=msgspec.Raw(b'"item-1"'), source="webhook")
+        fault.before(
+            "outcome",
+            lambda: record_by(other, slots.outcome("pay", 1), kind=records.EFFECT, phase="accepted", body=body),
+        )
+        with pytest.raises(Conflict):
+            await life.decide("r", "pay", did_not_happen=True, expect_version=await version(life), **HOW)
+        assert await run.effect("pay", run=payee.never, reconcile=payee.never) == Accepted("item-1", "evidence")
+
+
+@pytest.mark.rule("E16")
+async def test_of_two_decisions_the_slot_takes_one(make, store, payee, colour):
+    fault = Fault()
+    async with make(target=faulty(store.open(), fault)) as life, life.run("r") as run, make() as other:
+        await uncertain(run, payee, colour)
+        seen = await version(life)
+        body = codec.DecisionBody(happened=False, reason="x", by="bob", seen_version=seen)
+        fault.before(
+            "note/1", lambda: record_by(other, slots.note("pay", 1), kind=records.NOTE, phase="decision", body=body)
+        )
+        with pytest.raises(Conflict) as raised:
+            await life.decide("r", "pay", happened="x", expect_version=seen, **HOW)
+        assert raised.value.by == "bob"

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from counterfoil import UNASKABLE, Accepted, EffectUnresolved, Failed, Uncertain, UsageError
+from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.requests import Append, Call
-from tests.support import PROVED, Gate, die_at
+from tests.support import PROVED, Fault, Gate, die_at, faulty, record_by
 
 
 async def lose(run: Any, payee: Any, colour: Any, **more: Any) -> str:
@@ -118,6 +119,57 @@ async def test_a_proved_failure_after_evidence_is_late_too(make, payee):
         assert await task == Accepted("from the webhook", "evidence")
         (late,) = (await life.effects())[0].late_evidence
         assert (late.claims, late.via) == ("failed", "run")
+
+
+@pytest.mark.rule("E18", "E3")
+async def test_a_run_that_raises_after_evidence_gives_its_caller_what_is_recorded(make, payee):
+    gate, keys = Gate(), []
+
+    async def pay(ctx: Any) -> str:
+        keys.append(ctx.key)
+        await gate.hold()
+        raise ConnectionError
+
+    async with make() as life:
+        run = life.run("r").beside
+        task = asyncio.ensure_future(run.effect("pay", run=pay, reconcile=payee.never))
+        await gate.arrival()
+        assert await run.settle("pay", "from the webhook", key=keys[0], source="webhook") is True
+        gate.open()
+        assert await task == Accepted("from the webhook", "evidence")
+
+
+@pytest.mark.rule("E15", "E18")
+async def test_of_two_notes_at_once_both_are_kept(make, store, payee, colour):
+    fault = Fault()
+    async with make(target=faulty(store.open(), fault)) as life, life.run("r") as run, make() as other:
+        key = await lose(run, payee, colour)
+        await run.effect("pay", run=payee.never, reconcile=UNASKABLE)
+        late = codec.LateBody(attempt=1, claims="accepted", via="evidence", source="another")
+        fault.before(
+            "note/1", lambda: record_by(other, slots.note("pay", 1), kind=records.NOTE, phase="late", body=late)
+        )
+        assert await run.settle("pay", "item-1", key=key, source="webhook") is False
+        (view,) = await life.effects()
+        assert [late.source for late in view.late_evidence] == ["another", "webhook"]
+
+
+@pytest.mark.rule("E9", "E8")
+async def test_of_two_lives_that_find_an_owner_gone_one_says_when(make, store, payee, colour, clock):
+    fault = Fault()
+    life = await make(clock=clock).__aenter__()
+    call = life.run("r").effect("pay", run=colour.handler(payee.refuse), reconcile=payee.never)
+    await die_at(life, call, moment="after", request=Call)
+    async with make(target=faulty(store.open(), fault), clock=clock) as one, make(clock=clock) as two:
+        body = codec.ReleasedBody(why="owner-gone")
+        fault.before(
+            "released",
+            lambda: record_by(two, slots.released("pay", 1), kind=records.EFFECT, phase="released", body=body),
+        )
+        with pytest.raises(EffectUnresolved) as raised:
+            await one.run("r").effect("pay", run=payee.never, reconcile=lambda: None, visibility=10)
+        assert raised.value.reason == "too-early"
+        assert [r.phase for r in one.records()] == ["intent", "released"]
 
 
 @pytest.mark.rule("E15", "L8")

@@ -18,7 +18,10 @@ from counterfoil import (
     Rejected,
     Uncertain,
 )
+from counterfoil.effects.record import record
 from counterfoil.errors import CommitUnknown
+from counterfoil.protocol.records import Draft
+from counterfoil.protocol.requests import Append
 from tests.support import EVIDENCE, PROVED, Fault, Gate, faulty, kill
 
 FULL = "the disk is full"
@@ -145,10 +148,6 @@ async def test_an_unknown_intent_that_lost_its_slot_is_not_ours(broken, make, pa
         await run.step("load", lambda: 1)
 
         def lost() -> CommitUnknown:
-            fault.heal()
-            blocking = two.session
-            scope = blocking.scope("r", blocking.state("r"))
-            del scope
             taken.append(True)
             return unknown()
 
@@ -423,3 +422,12 @@ async def test_an_owner_retired_while_it_sends_still_records_its_proof(make, pay
         life.session.ledger.retire(epoch)
         gate.open()
         assert await task == Accepted("item-1", "run")
+
+
+@pytest.mark.rule("L3")
+def test_a_driver_that_does_not_say_which_append_is_unknown_is_told():
+    draft = Draft(slot="step/x", kind="durability/step", phase="result", body=b"{}")
+    flow = record(draft)
+    assert isinstance(flow.send(None), Append)
+    with pytest.raises(TypeError):
+        flow.throw(CommitUnknown("?"))

@@ -4,11 +4,13 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from counterfoil import DeliveryConflict, LedgerCorrupt, RunCancelled, UsageError
+from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.requests import Append
-from tests.support import ASYNCIO, BLOCKING, IN_MEMORY, Fault, die_at, faulty, kill
+from tests.support import ASYNCIO, BLOCKING, IN_MEMORY, Fault, die_at, faulty, kill, record_by
 
 DAY_S = 86_400.0
 
@@ -139,20 +141,27 @@ def test_what_is_no_clock_is_refused(colour):
         colour.life("memory:", clock=3)
 
 
-def damage(record: Any) -> Any:
-    import msgspec
+def damage(record: Any, how: str) -> Any:
+    """Break a record: flip its body, put a wrong body under a right checksum, or make it one of a later version."""
+    if how == "newer":
+        return msgspec.structs.replace(record, format=2)
+    broken = msgspec.structs.replace(record, body=record.body[:-1] + b"?")
+    if how == "flipped":
+        return broken
+    return msgspec.structs.replace(broken, check=codec.checksum_of(broken, namespace="damage", run="r"))
 
-    return msgspec.structs.replace(record, body=record.body[:-1] + b"?")
+
+HOWS = pytest.mark.parametrize("how", ["flipped", "no JSON", "newer"])
 
 
-def damaging(ledger: Any, slot: str) -> Any:
+def damaging(ledger: Any, slot: str, how: str = "flipped") -> Any:
     """A ledger whose record in one slot is damaged."""
     made = faulty(ledger, Fault())
     kind = type(made)
     read = ledger.read
 
     def damaged(namespace: str, run: str, after: int = 0) -> list[Any]:
-        return [damage(r) if r.slot == slot else r for r in read(namespace, run, after)]
+        return [damage(r, how) if r.slot == slot else r for r in read(namespace, run, after)]
 
     kind.read = staticmethod(damaged)
     return made
@@ -189,19 +198,22 @@ async def test_an_undecodable_deadline_fails_closed(make, store, clock):
             await run.sleep(0, name="rest")
 
 
+@HOWS
 @pytest.mark.rule("L4", "E1", "S1")
 @pytest.mark.parametrize("slot", ["effect/pay/1/intent", "effect/pay/1/outcome", "step/sum"])
-async def test_an_undecodable_record_calls_nothing_for_its_name(make, store, payee, colour, slot):
-    async with make() as life, life.run("r") as run:
+async def test_an_undecodable_record_calls_nothing_for_its_name(make, store, payee, colour, slot, how):
+    async with make(namespace="damage") as life, life.run("r") as run:
         await run.effect("pay", run=colour.handler(payee.pay), reconcile=payee.never)
         await run.effect("other", run=colour.handler(payee.pay), reconcile=payee.never)
         await run.step("sum", lambda: 1)
-    async with make(target=damaging(store.open(), slot)) as life, life.run("r") as run:
-        with pytest.raises(LedgerCorrupt):
+    target = damaging(store.open(), slot, how)
+    async with make(target=target, namespace="damage") as life, life.run("r") as run:
+        with pytest.raises(LedgerCorrupt) as raised:
             if slot == "step/sum":
                 await run.step("sum", payee.never)
             else:
                 await run.effect("pay", run=payee.never, reconcile=payee.never)
+        assert raised.value.code == ("record-too-new" if how == "newer" else "ledger-corrupt")
         assert (await run.effect("other", run=payee.never, reconcile=payee.never)).proof == "item-2"
 
 
@@ -267,7 +279,7 @@ async def test_a_delivery_between_the_last_read_and_the_wait_is_noticed_within_a
 
         def watch(moment: str, run_id: str, request: Any) -> None:
             if moment == "before" and type(request).__name__ == "Pause" and not done:
-                entry_of_another(two)
+                deliver_by(two, b'"between"')
                 done.append(time.monotonic())
 
         one.watch(watch)
@@ -275,18 +287,23 @@ async def test_a_delivery_between_the_last_read_and_the_wait_is_noticed_within_a
         assert time.monotonic() - done[0] < 1
 
 
-def entry_of_another(life: Any) -> None:
+def deliver_by(life: Any, payload: bytes) -> None:
     """Deliver from another life at once, whatever its colour."""
-    import msgspec
+    body = codec.DeliveredBody(payload=msgspec.Raw(payload))
+    record_by(life, slots.event("paid", "1"), kind=records.EVENT, phase="delivered", body=body)
 
-    from counterfoil.protocol import codec, records, slots
-    from counterfoil.protocol.records import Draft
 
-    session = life.session
-    body = codec.body_of(codec.DeliveredBody(payload=msgspec.Raw(b'"between"')))
-    draft = Draft(slot=slots.event("paid", "1"), kind=records.EVENT, phase="delivered", body=body)
-    scope = session.scope("r", session.state("r"))
-    session.ledger.append(session.entry(scope, draft, session.epoch()))
+@pytest.mark.rule("P2")
+@pytest.mark.parametrize("payload", [b'"ours"', b'"theirs"'])
+async def test_of_two_deliveries_at_once_the_slot_takes_one(make, store, payload):
+    fault = Fault()
+    async with make(target=faulty(store.open(), fault)) as one, make() as two:
+        fault.before("event/paid/1", lambda: deliver_by(two, payload))
+        if payload == b'"ours"':
+            assert await one.deliver("r", "paid", "1", "ours") is False
+        else:
+            with pytest.raises(DeliveryConflict):
+                await one.deliver("r", "paid", "1", "ours")
 
 
 @pytest.mark.rule("P2")
@@ -335,23 +352,24 @@ async def test_a_finished_run_takes_no_new_deliveries(make):
 @ASYNCIO
 @pytest.mark.rule("P3")
 @pytest.mark.parametrize("kind", ["sleep", "wait"])
-async def test_cancelling_a_park_leaves_its_record_and_a_later_call_resumes_it(make, kind):
-    async with make() as life:
+async def test_cancelling_a_park_leaves_its_record_and_a_later_call_resumes_it(make, clock, kind):
+    async with make(clock=clock) as life:
         async with life.run("r") as run:
-            call = run.sleep(0.4, name="rest") if kind == "sleep" else run.wait_for("paid", "1")
-            start = time.monotonic()
+            call = run.sleep(3600, name="rest") if kind == "sleep" else run.wait_for("paid", "1")
             task = asyncio.ensure_future(call)
-            await asyncio.sleep(0.05)
+            while not life.records():
+                await asyncio.sleep(0.005)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            start = time.monotonic()
         # Leaving does not wait for a park that nobody waits for.
-        assert time.monotonic() - start < 0.3
+        assert time.monotonic() - start < 10
         assert [r.phase for r in life.records()] == ["armed"]
         async with life.run("r") as run:
             if kind == "sleep":
-                await run.sleep(99, name="rest")
-                assert 0.4 <= time.monotonic() - start < 5
+                clock.advance(3600)
+                await run.sleep(9999, name="rest")
             else:
                 await life.deliver("r", "paid", "1", "x")
                 assert await run.wait_for("paid", "1") == "x"

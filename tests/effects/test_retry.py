@@ -326,6 +326,29 @@ async def test_evidence_that_comes_during_the_wait_bars_the_next_attempt_too(mak
         assert len(made.contexts) == 1
 
 
+@pytest.mark.rule("E14", "E18", "E19")
+@pytest.mark.parametrize("holds", [True, False])
+async def test_pending_evidence_is_verified_before_the_next_attempt(make, payee, colour, clock, holds):
+    made, run_it = script(colour, RETRYABLE)
+    life = await make(clock=clock).__aenter__()
+    call = life.run("r").effect(
+        "pay", run=run_it, reconcile=payee.never, retry=Retry(3, backoff_s=60), verify=lambda proof: True
+    )
+    await die_at(life, call, moment="after", request=Append, slot="outcome")
+    async with make(clock=clock) as life:
+        # A webhook's process has no verify.
+        assert await life.settle("r", "pay", "item-0", key=made.keys[0], source="webhook") is False
+    async with make(clock=clock) as life, life.run("r") as run:
+        life.skip_pauses(clock)
+        outcome = await run.effect(
+            "pay",
+            run=payee.never if holds else colour.handler(payee.pay),
+            reconcile=payee.never,
+            verify=lambda proof: holds or proof != "item-0",
+        )
+        assert outcome == (Accepted("item-0", "evidence") if holds else Accepted("item-1", "run"))
+
+
 @pytest.mark.rule("E14", "E18")
 async def test_evidence_for_a_kept_key_settles_the_attempt_that_is_open(make, payee, colour, clock):
     mail = Recipient("mail")

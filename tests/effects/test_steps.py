@@ -154,9 +154,13 @@ async def test_a_retry_policy_is_bounded_and_then_the_exception_passes(make, col
         with pytest.raises(ValueError, match="x"):
             await run.step("sum", colour.handler(body), retry=Retry(3))
         assert len(calls) == 3
+        # A later call runs the body again; the policy is used up, so once.
+        with pytest.raises(ValueError, match="x"):
+            await run.step("sum", colour.handler(body), retry=Retry(3))
+        assert len(calls) == 4
         with pytest.raises(ValueError, match="x"):
             await run.step("late", colour.handler(body), retry=Retry(9, backoff_s=10, within_s=15))
-        assert len(calls) == 5
+        assert len(calls) == 6
 
 
 @pytest.mark.rule("S4")
