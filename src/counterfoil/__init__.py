@@ -32,10 +32,10 @@ from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.handlers import Context
 from counterfoil.runtime.run import Run
 from counterfoil.runtime.sync import Runtime
-from counterfoil.runtime.views import EffectView
 
 if TYPE_CHECKING:
     from counterfoil.runtime.aio import AsyncRun, AsyncRuntime
+    from counterfoil.runtime.views import EffectView
 
 __version__ = "0.1.0"
 
@@ -78,10 +78,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+_LATER = {
     # asyncio is imported with the first use of the asynchronous colour, not before.
-    if name in ("AsyncRuntime", "AsyncRun"):
-        from counterfoil.runtime import aio
+    "AsyncRuntime": "counterfoil.runtime.aio",
+    "AsyncRun": "counterfoil.runtime.aio",
+    "EffectView": "counterfoil.runtime.views",
+}
 
-        return getattr(aio, name)
-    raise AttributeError(f"module 'counterfoil' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if (module := _LATER.get(name)) is None:
+        raise AttributeError(f"module 'counterfoil' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

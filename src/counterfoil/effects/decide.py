@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from counterfoil.effects.effect import over
@@ -18,8 +16,7 @@ from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Now, Pause, Read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a person says: whether it happened, as what, why, who they are, and what they had seen."""
 
     happened: bool

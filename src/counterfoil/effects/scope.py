@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -19,8 +18,7 @@ from counterfoil.protocol.requests import Instant
 NOTHING = codec.body_of(codec.EmptyBody())
 
 
-@dataclass(slots=True)
-class Memory:
+class Memory(msgspec.Struct):
     """What this life remembers of a run beyond its records; lost with the process, and never needed after it.
 
     Attributes:
@@ -31,15 +29,14 @@ class Memory:
         verifiers: the `verify` of each effect that was called here, by name.
     """
 
-    unsent: dict[str, Entry] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
-    known: dict[str, tuple[str | None, Outcome[msgspec.Raw]]] = field(default_factory=dict)
-    over: dict[str, Instant] = field(default_factory=dict)
-    verifiers: dict[str, Verifier] = field(default_factory=dict)
+    unsent: dict[str, Entry] = {}
+    held: dict[str, Held] = {}
+    known: dict[str, tuple[str | None, Outcome[msgspec.Raw]]] = {}
+    over: dict[str, Instant] = {}
+    verifiers: dict[str, Verifier] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Verifier:
+class Verifier(msgspec.Struct, frozen=True):
     """A `verify`, and how to decode a proof for it."""
 
     check: Callable[..., Any]
@@ -47,8 +44,7 @@ class Verifier:
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """A fact that waits for the ledger: the effect, its attempt, the draft, and the entry of a lost append."""
 
     name: str
@@ -58,8 +54,7 @@ class Held:
     proof: Any
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(msgspec.Struct):
     """One run as a flow sees it.
 
     Attributes:

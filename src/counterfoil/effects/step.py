@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -20,8 +19,7 @@ from counterfoil.protocol.requests import Call, Now, Pause, Raised, Returned
 ARM_S_MAX: Final = 60.0
 
 
-@dataclass(slots=True)
-class StepCall:
+class StepCall(msgspec.Struct):
     """What a caller gave for a step.
 
     Args:

@@ -6,8 +6,10 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import RLock
+
+import msgspec
 
 from counterfoil.errors import CounterfoilError, OwnerRetired, RunPruned, UsageError
 from counterfoil.ledgers.rows import OwnerRow, RunRow, closed, forked, outlives_pruning, record_of
@@ -77,7 +79,7 @@ class MemoryLedger:
         with self._lock:
             row = self._owners.get(epoch)
             if row is not None:
-                self._owners[epoch] = replace(row, alive=False)
+                self._owners[epoch] = msgspec.structs.replace(row, alive=False)
 
     def gone(self, epoch: str) -> bool:
         """Return whether a life is over: here, lives end by `retire` only.
@@ -209,9 +211,9 @@ class MemoryLedger:
         self._changed.pop(key, None)
         self._changed[key] = self._position
         if entry.kind == RUN and entry.phase == "finished":
-            found.row = replace(found.row, finished=entry.at)
+            found.row = msgspec.structs.replace(found.row, finished=entry.at)
         elif entry.kind == RUN and entry.phase == "tombstone":
-            found.row = replace(found.row, pruned=True)
+            found.row = msgspec.structs.replace(found.row, pruned=True)
         return record
 
     def _serve(self, batch: list[Submission]) -> None:

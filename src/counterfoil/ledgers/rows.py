@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from counterfoil.errors import ForkedLedger, LedgerUnavailable
 from counterfoil.protocol.records import NOTE, RUN, Entry, Record
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnerRow:
+class OwnerRow(msgspec.Struct, frozen=True, kw_only=True):
     """One life of one process against a ledger."""
 
     epoch: str
@@ -18,8 +17,7 @@ class OwnerRow:
     alive: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRow:
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """What a listing says of a run."""
 
     run: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final, Protocol
+
+import msgspec
 
 from counterfoil.errors import UsageError
 from counterfoil.ports.ledger import Ledger
@@ -31,8 +32,7 @@ class LedgerUrl(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class MemoryUrl:
+class MemoryUrl(msgspec.Struct, frozen=True):
     """`memory:`; each opening is a new ledger."""
 
     def open(self) -> Ledger:
@@ -42,8 +42,7 @@ class MemoryUrl:
         return MemoryLedger()
 
 
-@dataclass(frozen=True, kw_only=True)
-class SqliteUrl:
+class SqliteUrl(msgspec.Struct, frozen=True, kw_only=True):
     """A SQLite database.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -100,8 +99,7 @@ class History:
         return list(found)
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(msgspec.Struct):
     """One attempt of an effect as the records show it."""
 
     number: int
@@ -119,8 +117,7 @@ class Attempt:
         return outcome_of(self.outcome.phase, self.ending)
 
 
-@dataclass(slots=True)
-class Effect:
+class Effect(msgspec.Struct):
     """What the records of a run say about one effect.
 
     Attributes:
@@ -135,10 +132,10 @@ class Effect:
 
     name: str
     state: str = states.ABSENT
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[Attempt] = []
     closed: Record | None = None
-    notes: list[Record] = field(default_factory=list)
-    late: list[tuple[Record, codec.LateBody]] = field(default_factory=list)
+    notes: list[Record] = []
+    late: list[tuple[Record, codec.LateBody]] = []
     decision: tuple[Record, codec.DecisionBody] | None = None
     ending: codec.OutcomeBody | None = None
 

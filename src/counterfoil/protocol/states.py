@@ -12,12 +12,12 @@ nothing else, and the diagrams of the documentation are generated from them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Row:
+
+class Row(msgspec.Struct, frozen=True):
     """One transition: in `state`, `event` leads to `next_state`; `meaning` says what it means."""
 
     state: str

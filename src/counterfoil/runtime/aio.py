@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
@@ -18,15 +18,18 @@ from counterfoil.ports.clock import Clock
 from counterfoil.ports.ledger import Ledger
 from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import codec, keys
-from counterfoil.runtime import arguments, views
+from counterfoil.runtime import arguments
 from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.coding import Coder
 from counterfoil.runtime.held import LoopKeeper
 from counterfoil.runtime.looped import LoopDriver
-from counterfoil.runtime.pruning import PruneArguments, PruneReport, Pruning, prune
 from counterfoil.runtime.run import pruned, typed
 from counterfoil.runtime.session import RunState, Session
-from counterfoil.runtime.views import EffectView, RecordView, RunView
+
+# Looking and pruning are imported when they are first used: importing counterfoil is to be quick.
+if TYPE_CHECKING:
+    from counterfoil.runtime.pruning import PruneArguments, PruneReport
+    from counterfoil.runtime.views import EffectView, RecordView, RunView
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -99,18 +102,26 @@ class AsyncRuntime:
 
     async def runs(self, *, finished: bool | None = None, limit: int | None = None) -> list[RunView]:
         """List runs, oldest first."""
+        from counterfoil.runtime import views
+
         return await self._view(lambda: views.runs(self._session, finished=finished, limit=limit))
 
     async def show(self, run_id: str) -> list[RecordView]:
         """Return a run's timeline."""
+        from counterfoil.runtime import views
+
         return await self._view(lambda: views.show(self._session, run_id))
 
     async def effects(self, *, state: str | None = None, run_id: str | None = None) -> list[EffectView]:
         """List effects, oldest run first, optionally of one state or one run."""
+        from counterfoil.runtime import views
+
         return await self._view(lambda: views.effects(self._session, state=state, run_id=run_id))
 
     async def prune(self, **what: Unpack[PruneArguments]) -> PruneReport:
         """Prune finished runs; see `Runtime.prune`."""
+        from counterfoil.runtime.pruning import Pruning, prune
+
         return await self._view(lambda: prune(self._session, Pruning(**what)))
 
     async def _view(self, look: Callable[[], T]) -> T:

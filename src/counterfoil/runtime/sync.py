@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import lifetime
@@ -12,13 +12,16 @@ from counterfoil.outcomes import Decision
 from counterfoil.ports.clock import Clock
 from counterfoil.ports.ledger import Ledger
 from counterfoil.protocol import codec, keys
-from counterfoil.runtime import arguments, views
+from counterfoil.runtime import arguments
 from counterfoil.runtime.blocking import BlockingDriver
 from counterfoil.runtime.held import BlockingKeeper
-from counterfoil.runtime.pruning import PruneArguments, PruneReport, Pruning, prune
 from counterfoil.runtime.run import Run
 from counterfoil.runtime.session import Session
-from counterfoil.runtime.views import EffectView, RecordView, RunView
+
+# Looking and pruning are imported when they are first used: importing counterfoil is to be quick.
+if TYPE_CHECKING:
+    from counterfoil.runtime.pruning import PruneArguments, PruneReport
+    from counterfoil.runtime.views import EffectView, RecordView, RunView
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -83,14 +86,20 @@ class Runtime:
 
     def runs(self, *, finished: bool | None = None, limit: int | None = None) -> list[RunView]:
         """List runs, oldest first."""
+        from counterfoil.runtime import views
+
         return views.runs(self._session, finished=finished, limit=limit)
 
     def show(self, run_id: str) -> list[RecordView]:
         """Return a run's timeline."""
+        from counterfoil.runtime import views
+
         return views.show(self._session, run_id)
 
     def effects(self, *, state: str | None = None, run_id: str | None = None) -> list[EffectView]:
         """List effects, oldest run first, optionally of one state or one run."""
+        from counterfoil.runtime import views
+
         return views.effects(self._session, state=state, run_id=run_id)
 
     def prune(self, **what: Unpack[PruneArguments]) -> PruneReport:
@@ -99,6 +108,8 @@ class Runtime:
         Args: those of `counterfoil.runtime.pruning.Pruning`, among them `older_than_s`, `limit`, `dry_run`,
             `reason` and `by`.
         """
+        from counterfoil.runtime.pruning import Pruning, prune
+
         return prune(self._session, Pruning(**what))
 
     def execute(self, run_id: str, body: Callable[..., T], *args: Any) -> T:
