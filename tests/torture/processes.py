@@ -126,9 +126,9 @@ def _enter(target: Callable[..., None], connection: Connection, args: tuple[Any,
         target(connection, *args)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
-            connection.send(("broke", "".join(traceback.format_exc(limit=-4))))
+            connection.send(("broke", "".join(traceback.format_exception(error, limit=-5, chain=False))))
         sys.exit(1)
 
 
