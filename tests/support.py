@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -131,6 +132,14 @@ class Gate:
         self.opened.set()
 
 
+async def eventually(holds: Callable[[], Any]) -> None:
+    """Wait until something holds that another thread or process brings about."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.003)
+
+
 async def in_thread(work: Callable[[], Any]) -> Any:
     """Run blocking work in a daemon thread, with the caller's context variables."""
     loop = asyncio.get_running_loop()
@@ -196,7 +205,7 @@ class Awaited:
             self.inner.__enter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if hasattr(self.inner, "__aexit__"):
             await self.inner.__aexit__(*error)
         else:
@@ -436,9 +445,9 @@ async def die_at(life: Life, call: Awaitable[Any], *, moment: str, request: type
     """Run a call and kill its life at the first such event (for appends: to a slot that ends so)."""
 
     def watch(when: str, run: str, asked: Any) -> None:
-        if when == moment and isinstance(asked, request):
-            if not isinstance(asked, Append) or asked.draft.slot.endswith(slot):
-                raise Crash(f"{when} {request.__name__} {slot}")
+        here = not isinstance(asked, Append) or asked.draft.slot.endswith(slot)
+        if when == moment and isinstance(asked, request) and here:
+            raise Crash(f"{when} {request.__name__} {slot}")
 
     life.watch(watch)
     try:
@@ -474,18 +483,19 @@ Judge = Callable[[Life, World], Awaitable[None]]
 
 
 async def lives_until(world: World, scenario: Scenario, crashes: Iterator[int]) -> tuple[bool, Any]:
-    """Run a scenario in one life after the other; each dies at its own event. Returns whether the last crash
-    came, and what the scenario returned in the life that did not crash."""
+    """Run a scenario in one life after the other; each dies at its own event.
+
+    Returns:
+        Whether the last crash came, and what the scenario returned in the life that did not crash.
+    """
     came = True
     for number in crashes:
         life = world.colour.life(world.target, clock=world.clock, namespace="crash")
         await life.__aenter__()
         crash = CrashAt(number)
         life.watch(_with_time(crash, world.clock))
-        try:
+        with suppress(Crash):
             await scenario(life, world)
-        except Crash:
-            pass
         came = crash.crashed
         if came:
             kill(life)
@@ -505,9 +515,7 @@ def _with_time(watch: Callable[[str, str, Any], None], clock: Clock) -> Callable
     return watched
 
 
-async def at_every_crash_point(
-    make: Callable[[], World], scenario: Scenario, judge: Judge, *, deaths: int = 1
-) -> int:
+async def at_every_crash_point(make: Callable[[], World], scenario: Scenario, judge: Judge, *, deaths: int = 1) -> int:
     """Kill a scenario at each of its events in turn (with `deaths=2`: at each pair), then let it finish.
 
     Args:

@@ -9,7 +9,7 @@ import pytest
 
 from counterfoil import UNASKABLE, Accepted, EffectUnresolved, Evidence, Uncertain
 from counterfoil.protocol.requests import Append, Call
-from tests.support import BLOCKING, IN_MEMORY, Gate, die_at
+from tests.support import BLOCKING, IN_MEMORY, Gate, die_at, eventually
 
 NOT_FOUND = Uncertain(Evidence("not-found", phase="dispatched"))
 
@@ -80,9 +80,7 @@ async def test_an_overdue_async_reconcile_is_cancelled(make, payee, colour):
         with pytest.raises(EffectUnresolved) as raised:
             await run.effect("pay", run=payee.never, reconcile=slow, reconcile_timeout=0.05)
         assert raised.value.reason == "reconcile-timeout"
-        give_up = time.monotonic() + 5
-        while not seen and time.monotonic() < give_up:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: seen)
         assert seen == ["cancelled, told: True"]
 
 
@@ -278,9 +276,7 @@ async def test_a_result_of_run_that_verify_refuses_is_kept_and_settled_by_asking
             await run.effect("pay", run=colour.handler(lambda: "other"), reconcile=payee.never, verify=verify)
         assert (raised.value.reason, raised.value.effect_ran) == ("proof-rejected", "unknown")
         assert [r.phase for r in life.records()] == ["intent", "late", "released"]
-        outcome = await run.effect(
-            "pay", run=payee.never, reconcile=colour.handler(lambda: "item-7"), verify=verify
-        )
+        outcome = await run.effect("pay", run=payee.never, reconcile=colour.handler(lambda: "item-7"), verify=verify)
         assert outcome == Accepted("item-7", "reconcile")
 
 
@@ -294,9 +290,7 @@ async def test_a_verify_that_raises_is_like_a_reconcile_that_raises(make, payee,
         if where == "reconcile":
             await lose(run, payee, colour)
         with pytest.raises(EffectUnresolved) as raised:
-            await run.effect(
-                "pay", run=colour.handler(payee.pay), reconcile=colour.handler(payee.find), verify=broken
-            )
+            await run.effect("pay", run=colour.handler(payee.pay), reconcile=colour.handler(payee.find), verify=broken)
         assert raised.value.reason == "reconcile-failed"
         assert raised.value.effect_ran == ("yes" if where == "run" else "unknown")
         assert isinstance(raised.value.__cause__, ConnectionError)

@@ -254,7 +254,9 @@ async def test_a_third_partys_ledger_of_two_methods_is_enough(colour, payee):
     ledger = TwoMethods()
     async with colour.life(ledger) as life, life.run("r") as run:
         assert await run.step("sum", lambda: 3) == 3
-        assert await run.effect("pay", run=colour.handler(payee.pay), reconcile=payee.never) == Accepted("item-1", "run")
+        assert await run.effect("pay", run=colour.handler(payee.pay), reconcile=payee.never) == Accepted(
+            "item-1", "run"
+        )
         await run.sleep(0, name="rest")
         waiter = asyncio.ensure_future(run.beside.wait_for("paid", "1"))
         await asyncio.sleep(0.02)
@@ -359,7 +361,11 @@ def test_type_checkers_follow_results_and_proofs():
     root = Path(__file__).resolve().parents[2]
     cases = Path(__file__).with_name("typing_cases.py")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--no-error-summary", str(cases)], cwd=root, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "mypy", "--no-error-summary", str(cases)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

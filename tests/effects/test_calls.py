@@ -12,7 +12,7 @@ from counterfoil.protocol.requests import Append, Call
 from tests.support import ASYNCIO, BLOCKING, IN_MEMORY, Clock, Gate, die_at, in_thread
 
 
-async def at_the_gate(call: Any, gate: Gate) -> asyncio.Task[Any]:
+async def at_the_gate(call: Any, gate: Gate) -> Any:
     """Start a call and wait until its handler is at the gate."""
     task = asyncio.ensure_future(call)
     await gate.arrival()
@@ -71,7 +71,7 @@ async def test_concurrent_calls_get_the_same_error_as_instances_of_their_own(mak
 async def test_a_concurrent_call_with_another_request_is_refused_at_once(make, payee):
     gate = Gate()
 
-    async def pay(ctx: Any) -> str:
+    async def pay(ctx: Any) -> Any:
         await gate.hold()
         return payee.pay(ctx)
 
@@ -88,7 +88,7 @@ async def test_a_concurrent_call_with_another_request_is_refused_at_once(make, p
 async def test_a_call_that_shares_waits_no_longer_than_it_says(make, payee):
     gate = Gate()
 
-    async def pay(ctx: Any) -> str:
+    async def pay(ctx: Any) -> Any:
         await gate.hold()
         return payee.pay(ctx)
 
@@ -127,11 +127,11 @@ async def test_concurrent_calls_for_one_step_share_one_body(make):
 async def test_two_ledgers_never_share_work(colour, payee):
     gate = Gate()
 
-    async def pay(ctx: Any) -> str:
+    async def pay(ctx: Any) -> Any:
         await gate.hold()
         return payee.pay(ctx)
 
-    async def body() -> int:
+    async def body() -> Any:
         await gate.hold()
         return payee.sends
 
@@ -159,7 +159,7 @@ async def test_two_ledgers_never_share_work(colour, payee):
 async def test_of_two_lives_one_sends_and_the_other_waits_for_its_outcome(make, payee, colour):
     gate = Gate()
 
-    async def pay(ctx: Any) -> str:
+    async def pay(ctx: Any) -> Any:
         await gate.hold()
         return payee.pay(ctx)
 
@@ -177,7 +177,7 @@ async def test_of_two_lives_one_sends_and_the_other_waits_for_its_outcome(make, 
 async def test_a_loser_waits_as_long_as_it_says_and_then_says_in_flight(make, payee):
     gate = Gate()
 
-    async def pay(ctx: Any) -> str:
+    async def pay(ctx: Any) -> Any:
         await gate.hold()
         return payee.pay(ctx)
 
@@ -198,7 +198,7 @@ async def test_a_loser_waits_as_long_as_it_says_and_then_says_in_flight(make, pa
 async def test_the_default_wait_is_30_seconds(make, payee):
     gate = Gate()
 
-    async def pay(ctx: Any) -> str:
+    async def pay(ctx: Any) -> Any:
         await gate.hold()
         return payee.pay(ctx)
 
@@ -294,7 +294,7 @@ async def test_after_leaving_a_runtime_its_intents_count_as_gone_in_the_same_pro
 async def test_a_cancelled_caller_is_detached_and_the_proof_is_recorded(make, payee):
     gate = Gate()
 
-    async def pay(ctx: Any) -> str:
+    async def pay(ctx: Any) -> Any:
         await gate.hold()
         return payee.pay(ctx)
 
@@ -317,7 +317,7 @@ async def test_a_cancelled_caller_is_detached_and_the_proof_is_recorded(make, pa
 async def test_leaving_the_run_waits_for_what_goes_on(make, payee):
     gate = Gate()
 
-    async def pay(ctx: Any) -> str:
+    async def pay(ctx: Any) -> Any:
         await gate.hold()
         return payee.pay(ctx)
 
@@ -449,7 +449,7 @@ async def test_a_call_from_inside_itself_raises_instead_of_waiting(make, payee, 
         assert isinstance(raised.value.__cause__, UsageError)
         assert "inside itself" in str(raised.value.__cause__)
 
-        async def body() -> int:
+        async def body() -> Any:
             return await run.step("sum", lambda: 1)
 
         with pytest.raises(UsageError):
@@ -461,7 +461,7 @@ async def test_a_call_from_inside_itself_raises_instead_of_waiting(make, payee, 
 async def test_a_call_from_inside_itself_is_seen_through_handles_threads_and_other_calls(make, payee):
     async with make() as life, life.run("r") as run:
 
-        async def inner() -> int:
+        async def inner() -> Any:
             async with life.run("r") as again:
                 return await again.step("sum", lambda: 1)
 
@@ -570,9 +570,7 @@ async def test_an_async_runtime_belongs_to_its_loop(make):
 async def test_many_threads_share_one_blocking_runtime(make, payee):
     async with make() as life:
         run = life.run("r").beside
-        calls = [
-            run.effect(f"pay-{number % 5}", run=payee.pay, reconcile=payee.never) for number in range(40)
-        ]
+        calls = [run.effect(f"pay-{number % 5}", run=payee.pay, reconcile=payee.never) for number in range(40)]
         outcomes = await asyncio.gather(*calls)
         assert all(isinstance(outcome, Accepted) for outcome in outcomes)
     assert payee.sends == 5
@@ -588,7 +586,7 @@ async def test_async_handlers_of_a_blocking_runtime_may_nest(make):
             await asyncio.sleep(0)
             return threading.current_thread().name
 
-        async def outer() -> str:
+        async def outer() -> Any:
             return await run.step("inner", inner)
 
         assert await run.step("outer", outer) == "counterfoil-nested-loop"

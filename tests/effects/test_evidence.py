@@ -11,7 +11,7 @@ from counterfoil.protocol.requests import Append, Call
 from tests.support import PROVED, Fault, Gate, die_at, faulty, record_by
 
 
-async def lose(run: Any, payee: Any, colour: Any, **more: Any) -> str:
+async def lose(run: Any, payee: Any, colour: Any, **more: Any) -> Any:
     """Send, and lose the answer; returns the key."""
     with pytest.raises(EffectUnresolved):
         await run.effect("pay", run=colour.handler(payee.pay_and_drop), reconcile=payee.never, **more)
@@ -96,9 +96,7 @@ async def test_a_result_of_run_after_evidence_is_late_and_the_caller_gets_what_i
         gate.open()
         assert await task == Accepted("from the webhook", "evidence")
         (view,) = await life.effects()
-        assert [(late.claims, late.via, late.proof) for late in view.late_evidence] == [
-            ("accepted", "run", "from run")
-        ]
+        assert [(late.claims, late.via, late.proof) for late in view.late_evidence] == [("accepted", "run", "from run")]
 
 
 @pytest.mark.rule("E18", "E15")
@@ -177,7 +175,7 @@ async def test_a_proof_that_arrives_after_another_life_had_recorded_uncertain_is
     """The sender was taken for gone, and comes back: it may state facts, but the outcome stays."""
     gate = Gate()
 
-    async def pay(ctx: Any) -> str:
+    async def pay(ctx: Any) -> Any:
         await gate.hold()
         return payee.pay(ctx)
 
@@ -265,7 +263,7 @@ async def test_evidence_that_nobody_here_can_verify_waits_for_a_call_that_can(ma
     async with make() as life, life.run("r") as run:
         seen: list[Any] = []
 
-        def check(proof: Any) -> bool:
+        def check(proof: Any) -> Any:
             seen.append(proof)
             return proof == "item-1"
 
@@ -299,9 +297,7 @@ async def test_evidence_during_the_wait_of_a_loser_ends_its_wait(make, payee):
     async with make() as one, make() as two:
         winner = asyncio.ensure_future(one.run("r").beside.effect("pay", run=pay, reconcile=payee.never))
         await gate.arrival()
-        loser = asyncio.ensure_future(
-            two.run("r").beside.effect("pay", run=payee.never, reconcile=payee.never)
-        )
+        loser = asyncio.ensure_future(two.run("r").beside.effect("pay", run=payee.never, reconcile=payee.never))
         await asyncio.sleep(0.02)
         assert await two.settle("r", "pay", "evidence", key=keys[0], source="webhook") is True
         assert await loser == Accepted("evidence", "evidence")

@@ -2,7 +2,6 @@
 
 import asyncio
 import pickle
-import time
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from counterfoil.effects.record import record
 from counterfoil.errors import CommitUnknown
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Append
-from tests.support import EVIDENCE, PROVED, Fault, Gate, faulty, kill
+from tests.support import EVIDENCE, PROVED, Fault, Gate, eventually, faulty, kill
 
 FULL = "the disk is full"
 
@@ -40,13 +39,6 @@ def broken(make, store, fault):
         return make(target=faulty(store.open(), fault), **options)
 
     return made
-
-
-async def eventually(holds: Any) -> None:
-    give_up = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < give_up
-        await asyncio.sleep(0.01)
 
 
 def unavailable() -> LedgerUnavailable:
@@ -79,9 +71,7 @@ async def test_an_intent_that_cannot_be_recorded_sends_nothing(broken, payee, co
 
 @pytest.mark.rule("L3", "E2")
 @pytest.mark.parametrize("commits", [True, False])
-async def test_an_intent_whose_commit_is_unknown_is_settled_by_its_own_append_id(
-    broken, payee, colour, fault, commits
-):
+async def test_an_intent_whose_commit_is_unknown_is_settled_by_its_own_append_id(broken, payee, colour, fault, commits):
     async with broken() as life, life.run("r") as run:
         fault.refuse("intent", error=unknown, commits=commits, times=2)
         outcome = await run.effect("pay", run=colour.handler(payee.pay), reconcile=payee.never)
@@ -154,7 +144,7 @@ async def test_an_unknown_intent_that_lost_its_slot_is_not_ours(broken, make, pa
         taken: list[bool] = []
         gate = Gate()
 
-        async def hold(ctx: Any) -> str:
+        async def hold(ctx: Any) -> Any:
             await gate.hold()
             return payee.pay(ctx)
 
@@ -411,7 +401,7 @@ async def test_an_owner_retired_before_it_called_run_records_that_as_the_fact_re
 async def test_an_owner_retired_while_it_sends_still_records_its_proof(make, payee):
     gate = Gate()
 
-    async def pay(ctx: Any) -> str:
+    async def pay(ctx: Any) -> Any:
         await gate.hold()
         return payee.pay(ctx)
 

@@ -13,32 +13,32 @@ from tests.support import BLOCKING, IN_MEMORY
 pytestmark = IN_MEMORY
 
 
-class Callable_:
-    def __call__(self, ctx: Any) -> str:
+class Caller:
+    def __call__(self, ctx: Any) -> Any:
         return ctx.key
 
 
 class AsyncCallable:
-    async def __call__(self, ctx: Any) -> str:
+    async def __call__(self, ctx: Any) -> Any:
         return ctx.key
 
 
 class Methods:
-    def with_context(self, ctx: Any) -> str:
+    def with_context(self, ctx: Any) -> Any:
         return ctx.key
 
     def without(self) -> str:
         return "nothing"
 
     @classmethod
-    def of_class(cls, ctx: Any) -> str:
+    def of_class(cls, ctx: Any) -> Any:
         return ctx.key
 
     @staticmethod
-    def static(ctx: Any) -> str:
+    def static(ctx: Any) -> Any:
         return ctx.key
 
-    async def asynchronous(self, ctx: Any) -> str:
+    async def asynchronous(self, ctx: Any) -> Any:
         return ctx.key
 
 
@@ -46,7 +46,7 @@ def two(ctx: Any, extra: str) -> str:
     return f"{ctx.key}-{extra}"
 
 
-async def coroutine(ctx: Any) -> str:
+async def coroutine(ctx: Any) -> Any:
     await asyncio.sleep(0)
     return ctx.key
 
@@ -76,12 +76,12 @@ HANDLERS = {
     "async method": (Methods().asynchronous, KEY),
     "partial by name": (functools.partial(two, extra="x"), KEY + "-x"),
     "partial by position": (functools.partial(two, type("C", (), {"key": "given"})(), "x"), "given-x"),
-    "object": (Callable_(), KEY),
+    "object": (Caller(), KEY),
     "async object": (AsyncCallable(), KEY),
     "coroutine function": (coroutine, KEY),
     "coroutine function without": (coroutine_without, "nothing"),
-    "lambda with a coroutine": (lambda ctx: coroutine(ctx), KEY),
-    "lambda with a coroutine, without": (lambda: coroutine_without(), "nothing"),
+    "lambda with a coroutine": (lambda ctx: coroutine(ctx), KEY),  # noqa: PLW0108
+    "lambda with a coroutine, without": (lambda: coroutine_without(), "nothing"),  # noqa: PLW0108
     "wrapped": (wrapped, KEY),
     "builtin without a signature": (dict, {}),
     "builtin": (list, []),
@@ -120,7 +120,7 @@ async def test_a_steps_body_may_take_a_context_too(make, kind):
 async def test_a_context_says_which_attempt_it_is_and_that_run_has_no_deadline(make):
     seen: list[Any] = []
     async with make() as life, life.run("r") as run:
-        await run.effect("pay", run=lambda ctx: seen.append(ctx), reconcile=UNASKABLE)
+        await run.effect("pay", run=lambda ctx: seen.append(ctx), reconcile=UNASKABLE)  # noqa: PLW0108
     (ctx,) = seen
     assert (ctx.attempt, ctx.deadline, ctx.cancelled) == (1, None, False)
     assert ctx.key in repr(ctx)
@@ -153,7 +153,7 @@ async def test_context_variables_of_the_caller_reach_the_handlers(make, colour):
         return name.get()
 
     async with make() as life, life.run("r") as run:
-        assert (await run.effect("sync", run=lambda: name.get(), reconcile=UNASKABLE)).proof == "ada"
+        assert (await run.effect("sync", run=lambda: name.get(), reconcile=UNASKABLE)).proof == "ada"  # noqa: PLW0108
         assert (await run.effect("async", run=coroutine, reconcile=UNASKABLE)).proof == "ada"
 
 
@@ -305,7 +305,7 @@ async def test_an_operations_verify_holds_for_its_effects(make, payee):
         return {"for": ctx.key}
 
     @send.verify
-    def ours(proof: dict[str, str], ctx: Any) -> bool:
+    def ours(proof: dict[str, str], ctx: Any) -> Any:
         return proof["for"] == ctx.key
 
     async with make() as life, life.run("r") as run:

@@ -161,7 +161,13 @@ def test_names_come_back_out_of_their_slots(name, other, number):
         assert slots.effect_of(getattr(slots, kind)(name, number)) == (name, number, kind)
     assert slots.effect_of(slots.note(name, number)) == (name, number, "note")
     assert slots.effect_of(slots.step(name)) is None
-    for slot in (slots.intent(name, 1), slots.step(name), slots.step_failed(name, 2), slots.sleep(name), slots.woken(name)):
+    for slot in (
+        slots.intent(name, 1),
+        slots.step(name),
+        slots.step_failed(name, 2),
+        slots.sleep(name),
+        slots.woken(name),
+    ):
         assert slots.names_in(slot) == [name]
     assert slots.names_in(slots.wait(name, other)) == slots.names_in(slots.event(name, other)) == [name, other]
     assert slots.names_in(slots.FINISHED) == slots.names_in(slots.claim(1)) == slots.names_in(slots.BIRTH) == []
@@ -190,7 +196,9 @@ def test_no_two_attempts_share_a_key(identities):
 @pytest.mark.rule("E11")
 def test_a_key_is_the_same_in_every_version():
     # Written down once: a later version that derives another one would send again.
-    assert keys.effect_key("shop", "order-42", "pay", attempt=1) == keys.effect_key("shop", "order-42", "pay", attempt=1)
+    assert keys.effect_key("shop", "order-42", "pay", attempt=1) == keys.effect_key(
+        "shop", "order-42", "pay", attempt=1
+    )
     assert keys.effect_key("a", "bc", "d", attempt=1) != keys.effect_key("ab", "c", "d", attempt=1)
     assert keys.effect_key("shop", "order-42", "pay", attempt=1) == GOLDEN_KEY
 

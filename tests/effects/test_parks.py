@@ -10,7 +10,7 @@ import pytest
 from counterfoil import DeliveryConflict, LedgerCorrupt, RunCancelled, UsageError
 from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.requests import Append
-from tests.support import ASYNCIO, BLOCKING, IN_MEMORY, Fault, die_at, faulty, kill, record_by
+from tests.support import ASYNCIO, BLOCKING, IN_MEMORY, Fault, die_at, eventually, faulty, kill, record_by
 
 DAY_S = 86_400.0
 
@@ -208,11 +208,12 @@ async def test_an_undecodable_record_calls_nothing_for_its_name(make, store, pay
         await run.step("sum", lambda: 1)
     target = damaging(store.open(), slot, how)
     async with make(target=target, namespace="damage") as life, life.run("r") as run:
+        step = run.step("sum", payee.never)
+        effect = run.effect("pay", run=payee.never, reconcile=payee.never)
+        refused, other = (step, effect) if slot == "step/sum" else (effect, step)
         with pytest.raises(LedgerCorrupt) as raised:
-            if slot == "step/sum":
-                await run.step("sum", payee.never)
-            else:
-                await run.effect("pay", run=payee.never, reconcile=payee.never)
+            await refused
+        await other
         assert raised.value.code == ("record-too-new" if how == "newer" else "ledger-corrupt")
         assert (await run.effect("other", run=payee.never, reconcile=payee.never)).proof == "item-2"
 
@@ -357,8 +358,7 @@ async def test_cancelling_a_park_leaves_its_record_and_a_later_call_resumes_it(m
         async with life.run("r") as run:
             call = run.sleep(3600, name="rest") if kind == "sleep" else run.wait_for("paid", "1")
             task = asyncio.ensure_future(call)
-            while not life.records():
-                await asyncio.sleep(0.005)
+            await eventually(life.records)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -400,15 +400,11 @@ async def test_cancelling_a_blocking_run_ends_its_parks_and_a_later_call_resumes
 @pytest.mark.rule("P3")
 async def test_two_equal_parks_share_one_record(make, clock):
     async with make(clock=clock) as one, make(clock=clock) as two:
-        sleepers = [
-            asyncio.ensure_future(life.run("r").beside.sleep(60, name="rest")) for life in (one, one, two, two)
-        ]
+        sleepers = [asyncio.ensure_future(life.run("r").beside.sleep(60, name="rest")) for life in (one, one, two, two)]
         await asyncio.sleep(0.05)
         clock.advance(60)
         await asyncio.gather(*sleepers)
-        waiters = [
-            asyncio.ensure_future(life.run("r").beside.wait_for("paid", "1")) for life in (one, one, two, two)
-        ]
+        waiters = [asyncio.ensure_future(life.run("r").beside.wait_for("paid", "1")) for life in (one, one, two, two)]
         await asyncio.sleep(0.05)
         await one.deliver("r", "paid", "1", [1])
         payloads = await asyncio.gather(*waiters)
@@ -422,8 +418,7 @@ async def test_two_equal_parks_share_one_record(make, clock):
 async def test_a_life_that_dies_in_a_sleep_leaves_its_record(make, clock):
     life = await make(clock=clock).__aenter__()
     sleeper = asyncio.ensure_future(life.run("r").beside.sleep(60, name="rest"))
-    while not life.records():
-        await asyncio.sleep(0.005)
+    await eventually(life.records)
     kill(life)
     clock.advance(60)
     await asyncio.wait([sleeper])

@@ -21,7 +21,17 @@ class Worker:
 
     def __init__(self, arena: "Arena", run_id: str, *, seconds: float, ending: str, colour: str, wait: float) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(WORKER), arena.url, str(arena.folder), run_id, str(seconds), ending, colour, str(wait)],
+            [
+                sys.executable,
+                str(WORKER),
+                arena.url,
+                str(arena.folder),
+                run_id,
+                str(seconds),
+                ending,
+                colour,
+                str(wait),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -58,7 +68,13 @@ class Arena:
         self.workers: list[Worker] = []
 
     def worker(
-        self, run_id: str = "r", *, seconds: float = 0.0, ending: str = "ok", colour: str = "blocking", wait: float = 30.0
+        self,
+        run_id: str = "r",
+        *,
+        seconds: float = 0.0,
+        ending: str = "ok",
+        colour: str = "blocking",
+        wait: float = 30.0,
     ) -> Worker:
         made = Worker(self, run_id, seconds=seconds, ending=ending, colour=colour, wait=wait)
         self.workers.append(made)

@@ -171,7 +171,9 @@ async def test_json_comes_back_equal_from_every_ledger(make, colour, value):
             await run.step("sum", print),
             await run.wait_for("event", "1"),
         ]
-    assert [repr(item) for item in found] == [repr(value) if not isinstance(value, dict) else repr(item) for item in found]
+    assert [repr(item) for item in found] == [
+        repr(value) if not isinstance(value, dict) else repr(item) for item in found
+    ]
     assert found == [value, value, value]
 
 

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import pickle
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,6 +24,9 @@ from counterfoil import (
 from counterfoil.protocol.requests import Append, Call
 from tests.support import ASYNCIO, BLOCKING, EVIDENCE, PROVED, die_at
 
+# Steps, effects, parks and outcomes: each rule of these parts has its test in this folder.
+RULE_PARTS = ("O", "S", "E", "P")
+
 
 @pytest.mark.rule("E1", "O1")
 async def test_the_intent_is_durable_before_run_and_the_proof_after_it(make, store, payee, colour):
@@ -31,7 +35,7 @@ async def test_the_intent_is_durable_before_run_and_the_proof_after_it(make, sto
 
     async with make() as life, life.run("r") as run:
 
-        def pay(ctx: Any) -> str:
+        def pay(ctx: Any) -> Any:
             found = reader.read(life.inner.namespace, "r")
             seen.append([record.phase for record in found])
             return payee.pay(ctx)
@@ -137,9 +141,7 @@ async def test_after_a_release_another_life_asks_at_once(make, payee, colour):
     async with make() as first, make() as second, first.run("r") as run:
         with pytest.raises(EffectUnresolved):
             await run.effect("pay", run=colour.handler(payee.pay_and_drop), reconcile=payee.never)
-        outcome = await second.run("r").effect(
-            "pay", run=payee.never, reconcile=colour.handler(payee.find), wait=0.0
-        )
+        outcome = await second.run("r").effect("pay", run=payee.never, reconcile=colour.handler(payee.find), wait=0.0)
         assert outcome == Accepted("item-1", "reconcile")
 
 
@@ -274,11 +276,11 @@ async def test_arguments_are_checked_before_a_recorded_outcome_is_returned(make,
 
 
 @pytest.mark.rule("E4", "E6")
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 1e12, True, "3", None])
-async def test_a_timeout_out_of_range_is_refused_before_anything_is_recorded(make, payee, timeout):
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e12, True, "3", None])
+async def test_a_timeout_out_of_range_is_refused_before_anything_is_recorded(make, payee, seconds):
     async with make() as life, life.run("r") as run:
         with pytest.raises(UsageError):
-            await run.effect("pay", run=payee.never, reconcile=payee.never, reconcile_timeout=timeout)
+            await run.effect("pay", run=payee.never, reconcile=payee.never, reconcile_timeout=seconds)
         assert life.records() == []
 
 
@@ -344,10 +346,8 @@ async def test_another_request_under_a_recorded_name_is_refused_whatever_became_
     handlers = {"run": colour.handler(runs[ending]), "reconcile": UNASKABLE}
     async with make() as life, life.run("r") as run:
         for _ in range(1 if ending in ("accepted", "failed", "unresolved") else 2):
-            try:
+            with suppress(EffectUnresolved):
                 await run.effect("pay", request={"amount": 1}, **handlers)
-            except EffectUnresolved:
-                pass
         with pytest.raises(NameConflict) as raised:
             await run.effect("pay", run=payee.never, reconcile=payee.never, request={"amount": 2})
         assert raised.value.effect_ran == "no"
@@ -383,7 +383,7 @@ async def test_the_same_name_twice_in_one_body_with_other_requests_is_an_error(m
 @pytest.mark.rule("E20")
 def test_the_word_failed_is_not_used_for_what_is_unknown():
     for reason in ("run-failed", "reconcile-failed", "in-flight"):
-        text = str(EffectUnresolved(reason=reason, name="pay")).replace(reason, "")  # type: ignore[arg-type]
+        text = str(EffectUnresolved(reason=reason, name="pay")).replace(reason, "")
         assert "fail" not in text
 
 
@@ -406,7 +406,7 @@ async def test_an_interrupt_inside_run_passes_unchanged_and_leaves_the_intent(ma
         with pytest.raises(error):
             # A plain function in both colours: on a loop it runs in a worker thread.
             await run.effect("pay", run=interrupted, reconcile=payee.never)
-        assert [record.phase for record in life.records()][0] == "intent"
+        assert life.records()[0].phase == "intent"
         assert not any(record.phase in ("accepted", "uncertain", "failed") for record in life.records())
         assert await run.effect("pay", run=payee.never, reconcile=payee.find) == Accepted("item-1", "reconcile")
     assert payee.sends == 1
@@ -441,7 +441,7 @@ async def test_a_cancellation_that_a_handler_raises_itself_is_not_the_callers(ma
         if where == "reconcile":
             with pytest.raises(EffectUnresolved):
                 await run.effect("pay", **handlers)
-        broken = (lambda proof: cancelled()) if where == "verify" else colour.handler(lambda: cancelled())
+        broken = (lambda proof: cancelled()) if where == "verify" else colour.handler(lambda: cancelled())  # noqa: PLW0108
         with pytest.raises(EffectUnresolved) as raised:
             await run.effect("pay", **{**handlers, where: broken})
         assert raised.value.reason == {"run": "run-failed"}.get(where, "reconcile-failed")

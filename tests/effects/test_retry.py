@@ -1,7 +1,7 @@
 """Retry policies: explicit, bounded, recorded with the first intent; and how several attempts end together."""
 
 import asyncio
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from counterfoil import (
     EffectUnresolved,
     Evidence,
     Failed,
+    Outcome,
     Recipient,
     Rejected,
     Retry,
@@ -20,7 +21,7 @@ from counterfoil import (
 )
 from counterfoil.outcomes import combine
 from counterfoil.protocol.requests import Append, Call
-from tests.support import EVIDENCE, PROVED, die_at
+from tests.support import EVIDENCE, PROVED, die_at, eventually
 
 REJECTED = Rejected(EVIDENCE)
 RETRYABLE = Failed(PROVED, retryable=True)
@@ -48,7 +49,7 @@ class Script:
 
 def script(colour: Any, *answers: Any) -> tuple[Script, Any]:
     made = Script(*answers)
-    return made, colour.handler(lambda ctx: made(ctx))
+    return made, colour.handler(made.__call__)
 
 
 # --- O3
@@ -56,7 +57,7 @@ def script(colour: Any, *answers: Any) -> tuple[Script, Any]:
 
 @pytest.mark.rule("O3", "O1")
 def test_uncertainty_is_sticky_whatever_the_order():
-    outcomes = {
+    outcomes: dict[str, Outcome[Any]] = {
         "accepted": Accepted("x"),
         "uncertain": Uncertain(Evidence("not-found")),
         "failed": FAILED,
@@ -131,7 +132,7 @@ async def test_a_policy_is_bounded_in_time(make, payee, colour, clock):
 
 @pytest.mark.rule("E14")
 async def test_backoff_doubles_up_to_its_bound(make, payee, colour, clock):
-    made, run_it = script(colour, *[REJECTED] * 6)
+    made, _ = script(colour, *[REJECTED] * 6)
     times: list[float] = []
     async with make(clock=clock) as life, life.run("r") as run:
         life.skip_pauses(clock)
@@ -142,13 +143,13 @@ async def test_backoff_doubles_up_to_its_bound(make, payee, colour, clock):
 
         retry = Retry(6, backoff_s=1, backoff_max_s=5)
         await run.effect("pay", run=colour.handler(timed), reconcile=payee.never, retry=retry)
-    assert [after - before for before, after in zip(times, times[1:], strict=False)] == pytest.approx([1, 2, 4, 5, 5])
+    assert [after - before for before, after in pairwise(times)] == pytest.approx([1, 2, 4, 5, 5])
 
 
 @pytest.mark.rule("E14")
 @pytest.mark.parametrize("proof", [REJECTED, RETRYABLE, FAILED])
 async def test_without_a_policy_nothing_is_sent_again(make, payee, colour, proof):
-    made, run_it = script(colour, proof)
+    _, run_it = script(colour, proof)
     async with make() as life, life.run("r") as run:
         assert await run.effect("pay", run=run_it, reconcile=payee.never) == proof
         assert await run.effect("pay", run=payee.never, reconcile=payee.never, retry=Retry(9)) == proof
@@ -156,7 +157,7 @@ async def test_without_a_policy_nothing_is_sent_again(make, payee, colour, proof
 
 @pytest.mark.rule("E14")
 async def test_a_failure_that_the_contract_does_not_mark_retryable_is_final(make, payee, colour):
-    made, run_it = script(colour, FAILED)
+    _, run_it = script(colour, FAILED)
     async with make() as life, life.run("r") as run:
         assert await run.effect("pay", run=run_it, reconcile=payee.never, retry=Retry(9)) == FAILED
 
@@ -166,7 +167,7 @@ async def test_an_operation_may_mark_its_failures_retryable_and_keep_its_key(mak
     mail = Recipient("mail")
     made = Script(FAILED, FAILED, "item")
 
-    def send(ctx: Any, to: str) -> str:
+    def send(ctx: Any, to: str) -> Any:
         return made(ctx)
 
     operation = mail.operation(retryable=True, keep_key=True, reconcile=UNASKABLE)(send)
@@ -197,7 +198,7 @@ async def test_what_a_later_caller_gives_does_not_change_the_recorded_policy(mak
 
 @pytest.mark.rule("E14")
 async def test_a_scheduled_attempt_is_made_by_a_later_call_without_a_policy(make, payee, colour, clock):
-    made, run_it = script(colour, REJECTED, "item")
+    _, run_it = script(colour, REJECTED, "item")
     life = await make(clock=clock).__aenter__()
     call = life.run("r").effect("pay", run=run_it, reconcile=payee.never, retry=Retry(2, backoff_s=5))
     await die_at(life, call, moment="after", request=Append, slot="outcome")
@@ -221,7 +222,7 @@ async def test_an_uncertain_attempt_is_never_followed_by_another(make, payee, co
 
 @pytest.mark.rule("E14", "O3")
 async def test_attempts_end_together_failed_when_one_failed_and_the_last_was_rejected(make, payee, colour, clock):
-    made, run_it = script(colour, RETRYABLE, REJECTED)
+    _, run_it = script(colour, RETRYABLE, REJECTED)
     async with make(clock=clock) as life, life.run("r") as run:
         life.skip_pauses(clock)
         outcome = await run.effect("pay", run=run_it, reconcile=payee.never, retry=Retry(2))
@@ -236,7 +237,7 @@ async def test_a_life_that_dies_in_the_second_attempt_is_followed_by_asking_abou
 ):
     answers = Script(REJECTED)
 
-    def pay(ctx: Any) -> str:
+    def pay(ctx: Any) -> Any:
         return answers(ctx) if answers.answers else payee.pay(ctx)
 
     life = await make(clock=clock).__aenter__()
@@ -272,7 +273,7 @@ async def test_a_key_closed_at_the_recipient_allows_another_attempt_only_under_a
     def close_key(ctx: Any) -> None:
         raise RETRYABLE
 
-    operation = mail.operation(keep_key=keep_key)(lambda ctx: made(ctx))
+    operation = mail.operation(keep_key=keep_key)(made.__call__)
     operation.reconcile(close_key)
     async with make(clock=clock) as life, life.run("r") as run:
         life.skip_pauses(clock)
@@ -318,8 +319,7 @@ async def test_evidence_that_comes_during_the_wait_bars_the_next_attempt_too(mak
         task = asyncio.ensure_future(
             run.beside.effect("pay", run=run_it, reconcile=payee.never, retry=Retry(3, backoff_s=60))
         )
-        while not notes:
-            await asyncio.sleep(0.002)
+        await eventually(lambda: notes)
         assert await other.settle("r", "pay", "item-0", key=made.keys[0], source="webhook") is False
         clock.advance(60)
         assert await task == Accepted("item-0", "evidence")
@@ -353,7 +353,7 @@ async def test_pending_evidence_is_verified_before_the_next_attempt(make, payee,
 async def test_evidence_for_a_kept_key_settles_the_attempt_that_is_open(make, payee, colour, clock):
     mail = Recipient("mail")
     made = Script(RETRYABLE, ConnectionError())
-    operation = mail.operation(keep_key=True, reconcile=UNASKABLE)(lambda ctx: made(ctx))
+    operation = mail.operation(keep_key=True, reconcile=UNASKABLE)(made.__call__)
     async with make(clock=clock) as life, life.run("r") as run:
         life.skip_pauses(clock)
         with pytest.raises(EffectUnresolved):
@@ -382,10 +382,8 @@ def test_a_policy_out_of_range_is_refused(bad):
 
 
 @pytest.mark.rule("E14")
-async def test_a_wall_clock_that_is_set_back_does_not_lengthen_a_wait_for_the_next_attempt(
-    make, payee, colour, clock
-):
-    made, run_it = script(colour, REJECTED, "item")
+async def test_a_wall_clock_that_is_set_back_does_not_lengthen_a_wait_for_the_next_attempt(make, payee, colour, clock):
+    _, run_it = script(colour, REJECTED, "item")
     async with make(clock=clock) as life, life.run("r") as run:
 
         def watch(moment: str, run_id: str, request: Any) -> None:

@@ -1,6 +1,7 @@
 """Steps: recorded after they ran, replayed without running, never mistaken for effects."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ async def test_a_result_is_recorded_after_the_body_and_replayed_without_it(make,
 
 
 @pytest.mark.rule("S1")
-@pytest.mark.parametrize(("moment", "request_", "calls"), [("after", Call, 2), ("before", Append, 2), ("after", Append, 1)])
+@pytest.mark.parametrize(
+    ("moment", "request_", "calls"), [("after", Call, 2), ("before", Append, 2), ("after", Append, 1)]
+)
 async def test_a_step_may_run_again_after_a_crash_but_not_once_it_is_recorded(make, colour, moment, request_, calls):
     seen: list[int] = []
 
@@ -134,7 +137,7 @@ async def test_a_retry_policy_repeats_a_body_that_raises_and_each_attempt_is_vis
         life.skip_pauses(clock)
         retry = Retry(9, backoff_s=1, backoff_max_s=3)
         assert await run.step("sum", colour.handler(body), retry=retry) == 7
-        assert [after - before for before, after in zip(times, times[1:], strict=False)] == pytest.approx([1, 2, 3])
+        assert [after - before for before, after in pairwise(times)] == pytest.approx([1, 2, 3])
         assert [r.phase for r in life.records()] == ["failed", "failed", "failed", "result"]
         shown = await life.show("r")
         assert [view.body.get("error") for view in shown] == ["ValueError"] * 3 + [None]

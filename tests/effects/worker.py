@@ -2,8 +2,8 @@
 
     python worker.py LEDGER-URL FOLDER RUN,RUN,… SECONDS ENDING COLOUR WAIT
 
-It prints `ready`, waits for a line, asks for the effect of each run at once, and prints the outcomes. The recipient's log is a file in FOLDER that
-every request appends one line to; an item exists once its request has ended.
+It prints `ready`, waits for a line, asks for the effect of each run at once, and prints the outcomes. The
+recipient's log is a file in FOLDER that every request appends one line to; an item exists once its request has ended.
 """
 
 from __future__ import annotations
