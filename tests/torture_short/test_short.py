@@ -1,6 +1,8 @@
 """The campaigns of `make torture`, as short as still means something, in every test run."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -15,8 +17,10 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::Reso
 
 
 @pytest.fixture
-def arena(tmp_path: Path) -> Arena:
-    return Arena("short", SEED, seconds=1.0, folder=tmp_path, quiet=True)
+def arena() -> Iterator[Arena]:
+    # The address of a socket must be short, and pytest's folders have long names.
+    with TemporaryDirectory(prefix="cf-") as folder:
+        yield Arena("short", SEED, seconds=1.0, folder=Path(folder), quiet=True)
 
 
 def sound(arena: Arena) -> Counts:
