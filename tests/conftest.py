@@ -11,9 +11,7 @@ import pytest
 # Durable commits take as long as the disk takes, so no example has a deadline. In CI the examples
 # are the same in every run; elsewhere they differ, and what failed is tried again first.
 hypothesis.settings.register_profile("developer", deadline=None, print_blob=True)
-hypothesis.settings.register_profile(
-    "ci", deadline=None, print_blob=True, derandomize=True, database=None
-)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
 GRACE_S = 5.0
@@ -22,9 +20,7 @@ GRACE_S = 5.0
 def lingering(before: set[threading.Thread]) -> list[threading.Thread]:
     """The threads started since that would keep the interpreter from ending."""
     return [
-        thread
-        for thread in threading.enumerate()
-        if thread not in before and thread.is_alive() and not thread.daemon
+        thread for thread in threading.enumerate() if thread not in before and thread.is_alive() and not thread.daemon
     ]
 
 

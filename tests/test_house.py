@@ -81,9 +81,7 @@ def sized() -> Iterator[Module]:
         yield from modules_below(folder)
 
 
-def functions(
-    node: ast.AST, prefix: str = "", *, in_class: bool = False
-) -> Iterator[tuple[str, Function, bool]]:
+def functions(node: ast.AST, prefix: str = "", *, in_class: bool = False) -> Iterator[tuple[str, Function, bool]]:
     """Yields (qualified name, function, whether it is a method) for everything inside a node."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
@@ -150,8 +148,7 @@ def test_ports_stay_narrow() -> None:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.ClassDef)
         and any("Protocol" in ast.unparse(parent) for parent in node.bases)
-        and len(methods := [name for name in node.body if isinstance(name, Function)])
-        > PORT_METHODS_MAX
+        and len(methods := [name for name in node.body if isinstance(name, Function)]) > PORT_METHODS_MAX
     )
 
 
@@ -160,8 +157,7 @@ def test_what_is_given_by_position_can_be_remembered() -> None:
         f"{module.at(function)} {name} takes {count} parameters by position"
         for module in package()
         for name, function, method in functions(module.tree)
-        if (count := positional(function, method=method))
-        > PINNED_SIGNATURES.get(name, POSITIONAL_MAX)
+        if (count := positional(function, method=method)) > PINNED_SIGNATURES.get(name, POSITIONAL_MAX)
     )
 
 
@@ -242,9 +238,7 @@ def test_every_rule_that_a_test_names_is_a_rule_of_the_specification() -> None:
         ('@pytest.fixture\n@pytest.mark.rule("E1")\ndef not_a_test(): ...', {"E1": 0}),
     ],
 )  # fmt: skip
-def test_tests_are_counted_for_the_rules_they_name(
-    tmp_path: Path, source: str, tests: dict[str, int]
-) -> None:
+def test_tests_are_counted_for_the_rules_they_name(tmp_path: Path, source: str, tests: dict[str, int]) -> None:
     file = tmp_path / "test_sample.py"
     file.write_text(source, encoding="utf-8")
     assert dict(rules.read_tests([file]).tests) == tests
@@ -264,9 +258,7 @@ def test_pins_carry_hashes_and_name_no_address() -> None:
         assert pins
         assert "://" not in text
         assert "--index" not in text
-        assert all(
-            "--hash=" in block for block in re.split(r"\n(?=[a-z0-9])", text) if "==" in block
-        )
+        assert all("--hash=" in block for block in re.split(r"\n(?=[a-z0-9])", text) if "==" in block)
 
 
 def test_the_version_is_told_once() -> None:
