@@ -1,9 +1,12 @@
 """The public suite, for every ledger that we ship."""
 
+import pkgutil
 import tempfile
+from importlib import import_module
 
 import pytest
 
+from counterfoil import ledgers
 from counterfoil.ledgers.memory import MemoryLedger
 from counterfoil.ledgers.sqlite import SqliteLedger
 from counterfoil.ports.ledger import Ledger
@@ -35,3 +38,21 @@ class TestSqliteWithApsw(_Sqlite):
 
 class TestSqliteWithSqlite3(_Sqlite):
     engine = "sqlite3"
+
+
+RULE_PARTS = ("W", "L")
+
+
+@pytest.mark.rule("L16")
+def test_every_ledger_that_ships_is_held_to_the_suite_in_both_colours() -> None:
+    shipped = {
+        name
+        for module in pkgutil.walk_packages(ledgers.__path__, f"{ledgers.__name__}.")
+        for name in vars(import_module(module.name))
+        if name.endswith("Ledger") and name != "Ledger"
+    }
+    assert shipped == {"MemoryLedger", "SqliteLedger"}
+    tests = [name for name in dir(LedgerConformance) if name.startswith("test_")]
+    # The colours differ in how they append: one waits, the other is told.
+    assert sum("submit" in name for name in tests) >= 3
+    assert len(tests) >= 20
