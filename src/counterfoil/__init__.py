@@ -4,37 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from counterfoil.effects.effect import UNASKABLE
-from counterfoil.errors import (
-    Conflict,
-    CounterfoilError,
-    DeliveryConflict,
-    Denied,
-    EffectError,
-    EffectUnresolved,
-    FingerprintKeyUnknown,
-    ForkedLedger,
-    LedgerCorrupt,
-    LedgerError,
-    LedgerReadOnly,
-    LedgerUnavailable,
-    NameConflict,
-    NotSerializable,
-    OwnerRetired,
-    RecipientError,
-    RunCancelled,
-    RunPruned,
-    UsageError,
-)
-from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, Rejected, Uncertain
-from counterfoil.recipients.function import Recipient
-from counterfoil.runtime.arguments import Retry
-from counterfoil.runtime.handlers import Context
-from counterfoil.runtime.run import Run
-from counterfoil.runtime.sync import Runtime
-
+# Names are imported when they are first used: a program that only mentions counterfoil does not pay for it,
+# and asyncio comes with the asynchronous colour alone.
 if TYPE_CHECKING:
+    from counterfoil.effects.effect import UNASKABLE
+    from counterfoil.errors import (
+        Conflict,
+        CounterfoilError,
+        DeliveryConflict,
+        Denied,
+        EffectError,
+        EffectUnresolved,
+        FingerprintKeyUnknown,
+        ForkedLedger,
+        LedgerCorrupt,
+        LedgerError,
+        LedgerReadOnly,
+        LedgerUnavailable,
+        NameConflict,
+        NotSerializable,
+        OwnerRetired,
+        RecipientError,
+        RunCancelled,
+        RunPruned,
+        UsageError,
+    )
+    from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, Rejected, Uncertain
+    from counterfoil.recipients.function import Recipient
     from counterfoil.runtime.aio import AsyncRun, AsyncRuntime
+    from counterfoil.runtime.arguments import Retry
+    from counterfoil.runtime.handlers import Context
+    from counterfoil.runtime.run import Run
+    from counterfoil.runtime.sync import Runtime
     from counterfoil.runtime.views import EffectView
 
 __version__ = "0.1.0"
@@ -77,22 +78,74 @@ __all__ = [
     "UsageError",
 ]
 
-
-_LATER = {
-    # asyncio is imported with the first use of the asynchronous colour, not before.
-    "AsyncRuntime": "counterfoil.runtime.aio",
-    "AsyncRun": "counterfoil.runtime.aio",
-    "EffectView": "counterfoil.runtime.views",
+_HOMES: dict[str, tuple[str, ...]] = {
+    "counterfoil.effects.effect": ("UNASKABLE",),
+    "counterfoil.errors": (
+        "Conflict",
+        "CounterfoilError",
+        "DeliveryConflict",
+        "Denied",
+        "EffectError",
+        "EffectUnresolved",
+        "FingerprintKeyUnknown",
+        "ForkedLedger",
+        "LedgerCorrupt",
+        "LedgerError",
+        "LedgerReadOnly",
+        "LedgerUnavailable",
+        "NameConflict",
+        "NotSerializable",
+        "OwnerRetired",
+        "RecipientError",
+        "RunCancelled",
+        "RunPruned",
+        "UsageError",
+    ),
+    "counterfoil.outcomes": (
+        "Accepted",
+        "Decision",
+        "Evidence",
+        "Failed",
+        "Outcome",
+        "Rejected",
+        "Uncertain",
+    ),
+    "counterfoil.recipients.function": ("Recipient",),
+    "counterfoil.runtime.aio": (
+        "AsyncRun",
+        "AsyncRuntime",
+    ),
+    "counterfoil.runtime.arguments": ("Retry",),
+    "counterfoil.runtime.handlers": ("Context",),
+    "counterfoil.runtime.run": ("Run",),
+    "counterfoil.runtime.sync": ("Runtime",),
+    "counterfoil.runtime.views": ("EffectView",),
 }
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_ROOMS = (
+    "effects",
+    "errors",
+    "ledgers",
+    "outcomes",
+    "ports",
+    "protocol",
+    "recipients",
+    "runtime",
+    "testing",
+    "threads",
+)
 
 
 def __getattr__(name: str) -> Any:
-    if (module := _LATER.get(name)) is None:
-        raise AttributeError(f"module 'counterfoil' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(module), name)
+    if name in _ROOMS:
+        return import_module(f"counterfoil.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'counterfoil' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return sorted([*__all__, *_ROOMS, "__version__"])
