@@ -239,6 +239,8 @@ def campaign(arena: Arena, *, races: int | None = None, run_s: float | None = No
             arena.problem(f"the recipient was asked while the owner lived: {line}")
         arena.counts.add(counts)
         text = f"{engine}: {done} races of {run_s:g} s ({share} plain, {others} each of {', '.join(VARIANTS[1:])})"
+        if race.doubted:
+            text += f", {len(race.doubted)} of them uncertain for both"
         arena.say(f"{text}: {counts.sends} sends, both got the same outcome {done - len(arena.counts.problems)} times")
 
 
