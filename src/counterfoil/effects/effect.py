@@ -29,6 +29,7 @@ from counterfoil.errors import (
     LedgerUnavailable,
     NameConflict,
     NotSerializable,
+    OwnerRetired,
     RunPruned,
 )
 from counterfoil.outcomes import Evidence, Failed, Outcome, Rejected
@@ -216,6 +217,10 @@ async def _claim(
             effect_ran="no",
             hint="call again: this process goes on where it stopped",
         ) from unknown
+    except OwnerRetired:
+        # A retired epoch fills no intent any more: what was lost did not land and never will.
+        scope.memory.unsent.pop(draft.slot, None)
+        raise
     except LedgerReadOnly:
         raise
     except LedgerUnavailable as error:
