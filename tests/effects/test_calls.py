@@ -191,7 +191,9 @@ async def test_a_loser_waits_as_long_as_it_says_and_then_says_in_flight(make, pa
             assert wait <= time.monotonic() - start < wait + 1
         gate.open()
         assert await first == Accepted("item-1", "run")
-        assert await two.run("r").effect("pay", run=payee.never, reconcile=payee.never) == Accepted("item-1", "run")
+        # What is on record by now is returned, however little there is to wait.
+        outcome = await two.run("r").effect("pay", run=payee.never, reconcile=payee.never, wait=0)
+        assert outcome == Accepted("item-1", "run")
 
 
 @pytest.mark.rule("E8")

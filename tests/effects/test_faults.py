@@ -101,6 +101,42 @@ async def test_without_an_answer_run_is_not_called_and_a_later_call_of_the_life_
     assert payee.sends == 1
 
 
+@pytest.mark.rule("L3")
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_refusal_while_settling_says_nothing_about_the_first_append(
+    broken, payee, colour, fault, clock, commits
+):
+    def then_refused() -> CommitUnknown:
+        fault.refuse("intent", error=unavailable, times=3)
+        return unknown()
+
+    async with broken(clock=clock) as life, life.run("r") as run:
+        life.skip_pauses(clock)
+        fault.refuse("intent", error=then_refused, commits=commits, times=1)
+        outcome = await run.effect("pay", run=colour.handler(payee.pay), reconcile=payee.never)
+        assert outcome == Accepted("item-1", "run")
+        assert len({append_id for slot, _, append_id in fault.seen if slot.endswith("intent")}) == 1
+
+
+@pytest.mark.rule("L3", "L8")
+async def test_a_life_that_was_retired_while_it_did_not_know_begins_afresh(broken, payee, colour, fault, clock):
+    async with broken(clock=clock) as life:
+        life.skip_pauses(clock)
+        run = life.run("r")
+        await run.step("register", lambda: 1)
+        fault.refuse("intent", error=unknown)
+        with pytest.raises(LedgerUnavailable):
+            await run.effect("pay", run=payee.never, reconcile=payee.never)
+        fault.heal()
+        (epoch,) = life.session.own_epochs
+        life.session.ledger.retire(epoch)
+        with pytest.raises(OwnerRetired):
+            await run.effect("pay", run=payee.never, reconcile=payee.never)
+        # A retired epoch fills no intent any more, so the lost append did not and never will.
+        outcome = await life.run("r").effect("pay", run=colour.handler(payee.pay), reconcile=payee.never)
+        assert outcome == Accepted("item-1", "run")
+
+
 @pytest.mark.rule("L3", "E2")
 async def test_a_later_handle_of_the_same_life_goes_on_too(broken, payee, colour, fault, clock):
     async with broken(clock=clock) as life:
