@@ -9,13 +9,13 @@ import subprocess
 
 import pytest
 
-from counterfoil.errors import OwnerRetired
-from counterfoil.ledgers.sqlite import SqliteLedger
+from counterfoil.errors import LedgerUnavailable, OwnerRetired
+from counterfoil.ledgers.sqlite import SqliteLedger, lifelines
 from tests.ledgers.support import end, entry, intent, line, outcome, python, raw, slots_of
 
 LIFE = """
 import sys
-from counterfoil.ledgers.sqlite import SqliteLedger
+from counterfoil.ledgers.sqlite import SqliteLedger, lifelines
 from tests.ledgers.support import entry, intent
 ledger = SqliteLedger(sys.argv[1], engine=sys.argv[2])
 epoch = ledger.register("child")
@@ -286,3 +286,28 @@ def test_subprocesses_are_not_disturbed_by_an_open_ledger(ledger):
     subprocess.run(["true"], check=True)
     assert ledger.live(epoch)
     ledger.append(intent("a", epoch))
+
+
+HOLDER = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.lockf(descriptor, fcntl.LOCK_EX)
+print("holding", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.rule("L7")
+def test_a_registration_that_somebody_blocks_ends_with_a_clear_error(ledger, path, monkeypatch):
+    """A process that is stopped at that very moment must not hang every other one for ever."""
+    monkeypatch.setattr(lifelines, "TURN_S", 0.05)
+    holder = python(HOLDER, f"{path}-counterfoil/registration.lock")
+    try:
+        assert line(holder) == "holding"
+        with pytest.raises(LedgerUnavailable) as raised:
+            ledger.register("me")
+        assert raised.value.code == "registration-busy"
+        assert raised.value.effect_ran == "no"
+    finally:
+        end(holder)
+    assert not ledger.gone(ledger.register("me"))

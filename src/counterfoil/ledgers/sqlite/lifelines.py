@@ -10,10 +10,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from threading import Lock, RLock
 from typing import Final
+
+from counterfoil.errors import LedgerUnavailable
+
+TURN_S: Final = 30.0
+_TURN_PAUSE_S: Final = 0.005
 
 Identity = tuple[int, int]
 
@@ -94,14 +100,35 @@ def seize(path: str, *, remove: bool) -> bool | None:
 
 @contextmanager
 def turn(path: str, *, like: str) -> Generator[None, None, None]:
-    """Hold a lock file for the length of a block, waiting for other processes and threads."""
-    with _turn:
+    """Hold a lock file for the length of a block, waiting for other processes and threads.
+
+    Raises:
+        LedgerUnavailable: others hold it for 30 s (a process that was stopped at that very moment, perhaps).
+    """
+    end = time.monotonic() + TURN_S
+    if not _turn.acquire(timeout=TURN_S):
+        raise _busy()
+    try:
         descriptor = _opened(path, like=like)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            while not _locked(descriptor):
+                if time.monotonic() >= end:
+                    raise _busy()
+                time.sleep(_TURN_PAUSE_S)
             yield
         finally:
             os.close(descriptor)
+    finally:
+        _turn.release()
+
+
+def _busy() -> LedgerUnavailable:
+    return LedgerUnavailable(
+        f"another process has held the ledger's registration lock for {TURN_S:g} s",
+        code="registration-busy",
+        effect_ran="no",
+        hint="is one of its processes stopped?",
+    )
 
 
 @contextmanager
