@@ -300,6 +300,7 @@ sys.stdin.read()
 @pytest.mark.rule("L7")
 def test_a_registration_that_somebody_blocks_ends_with_a_clear_error(ledger, path, monkeypatch):
     """A process that is stopped at that very moment must not hang every other one for ever."""
+    ledger.register("first")
     monkeypatch.setattr(lifelines, "TURN_S", 0.05)
     holder = python(HOLDER, f"{path}-counterfoil/registration.lock")
     try:
@@ -310,4 +311,5 @@ def test_a_registration_that_somebody_blocks_ends_with_a_clear_error(ledger, pat
         assert raised.value.effect_ran == "no"
     finally:
         end(holder)
+    monkeypatch.undo()
     assert not ledger.gone(ledger.register("me"))
