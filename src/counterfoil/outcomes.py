@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from counterfoil.errors import UsageError
+
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
@@ -38,6 +40,32 @@ class Evidence:
     promises: tuple[str, ...] = ()
     details: dict[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        _text(self.kind, "kind")
+        for text, what in ((self.phase, "phase"), (self.contract, "contract")):
+            if text is not None:
+                _text(text, what)
+        numbers: tuple[tuple[Any, str], ...] = ((self.bytes_offered, "bytes_offered"), (self.status, "status"))
+        for number, what in numbers:
+            if number is not None and (type(number) is not int or not 0 <= number < 2**63):
+                raise UsageError(f"evidence.{what} is an int of 0 or more, not {number!r}")
+        if not isinstance(self.promises, (tuple, list)):
+            raise UsageError(f"evidence.promises is a tuple of slugs, not {type(self.promises).__name__}")
+        for promise in self.promises:
+            _text(promise, "promises")
+        object.__setattr__(self, "promises", tuple(self.promises))
+        if self.details is not None and not isinstance(self.details, dict):
+            raise UsageError(f"evidence.details is a dict, not {type(self.details).__name__}")
+
+
+def _text(value: Any, what: str) -> None:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"evidence.{what} is a slug (a str that is not empty), not {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"evidence.{what} has a surrogate: {value!a}") from None
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted(Generic[T_co]):
@@ -60,13 +88,20 @@ class Uncertain:
 
     evidence: Evidence
 
+    def __post_init__(self) -> None:
+        _resting_on(self, self.evidence)
+
+
+def _resting_on(outcome: object, evidence: Any) -> None:
+    if not isinstance(evidence, Evidence):
+        raise TypeError(f"{type(outcome).__name__} takes an Evidence, not {type(evidence).__name__}")
+
 
 class _Settled(Exception):
     """What `Rejected` and `Failed` share: evidence, equality by value, pickling."""
 
     def __init__(self, evidence: Evidence) -> None:
-        if not isinstance(evidence, Evidence):
-            raise TypeError(f"{type(self).__name__} takes an Evidence, not {type(evidence).__name__}")
+        _resting_on(self, evidence)
         super().__init__(evidence)
         self.evidence = evidence
 
@@ -78,6 +113,8 @@ class _Settled(Exception):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.evidence!r})"
+
+    __str__ = __repr__
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.evidence,)

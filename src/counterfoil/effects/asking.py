@@ -28,12 +28,27 @@ async def settle_by_asking(scope: Scope, call: EffectCall, attempt: Attempt) -> 
     """
     if await _pending_evidence(scope, call, attempt):
         return
-    if isinstance(call.reconcile, Unaskable):
-        await _not_found(scope, call, attempt, evidence=Evidence("unaskable", phase="dispatched"))
-        return
     visibility_s = max(call.visibility_s, attempt.body.visibility_s or 0.0)
     ended = await _ended(scope, call, attempt) if visibility_s > 0 else None
     started = await Now()
+    if not isinstance(call.reconcile, Unaskable) and await _asked(scope, call, attempt):
+        return
+    early = 0.0 if ended is None else visibility_s - _elapsed(scope, attempt, ended=ended, started=started)
+    if early > 0:
+        raise unresolved(
+            call,
+            "too-early",
+            f"nothing is to be seen of it yet, and the recipient may take {visibility_s:g} s to show an effect",
+            ran="unknown",
+            retry_after_s=early,
+        )
+    kind = "unaskable" if isinstance(call.reconcile, Unaskable) else "not-found"
+    await _not_found(scope, call, attempt, evidence=Evidence(kind, phase="dispatched"))
+
+
+async def _asked(scope: Scope, call: EffectCall, attempt: Attempt) -> bool:
+    """Ask the recipient; True if that gave an outcome, False if it found nothing."""
+    assert not isinstance(call.reconcile, Unaskable)
     key = scope.key(call.name, attempt.number, keep=attempt.body.keep_key)
     reply = await Call(call.reconcile, key=key, attempt=attempt.number, timeout_s=call.reconcile_timeout_s)
     if isinstance(reply, Overran):
@@ -45,19 +60,8 @@ async def settle_by_asking(scope: Scope, call: EffectCall, attempt: Attempt) -> 
         )
     if isinstance(reply, Raised):
         await _ask_raised(scope, call, attempt, reply=reply)
-        return
-    if await _found(scope, call, attempt, value=reply.value):
-        return
-    early = 0.0 if ended is None else visibility_s - _elapsed(scope, attempt, ended=ended, started=started)
-    if early > 0:
-        raise unresolved(
-            call,
-            "too-early",
-            f"a look-up found nothing, and the recipient may take {visibility_s:g} s to show an effect",
-            ran="unknown",
-            retry_after_s=early,
-        )
-    await _not_found(scope, call, attempt, evidence=Evidence("not-found", phase="dispatched"))
+        return True
+    return await _found(scope, call, attempt, value=reply.value)
 
 
 async def _ended(scope: Scope, call: EffectCall, attempt: Attempt) -> records.Record:

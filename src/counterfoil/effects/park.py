@@ -19,8 +19,7 @@ async def sleep(scope: Scope, name: str, seconds: float) -> None:
 
     That it has passed is durable, so a clock that goes backwards later does not repeat the sleep.
     """
-    if (woken := scope.history.get(slots.woken(name))) is not None:
-        scope.history.parse(woken, codec.EmptyBody)
+    if slept(scope, name):
         return
     ours = False
     if (armed := scope.history.get(slots.sleep(name))) is None:
@@ -35,6 +34,33 @@ async def sleep(scope: Scope, name: str, seconds: float) -> None:
     await record(Draft(slot=slots.woken(name), kind=records.PARK, phase="woken", body=NOTHING))
 
 
+def slept(scope: Scope, name: str) -> bool:
+    """Say whether this sleep has passed once.
+
+    Raises:
+        LedgerCorrupt: one of its records cannot be decoded.
+    """
+    if (woken := scope.history.get(slots.woken(name))) is None:
+        return False
+    scope.history.parse(woken, codec.EmptyBody)
+    if (armed := scope.history.get(slots.sleep(name))) is not None:
+        scope.history.parse(armed, codec.ArmedBody)
+    return True
+
+
+def delivered(scope: Scope, event: str, event_id: str) -> bytes | None:
+    """Return the payload on record for (event, id) as JSON, or None.
+
+    Raises:
+        LedgerCorrupt: the delivery, or the record of the wait, cannot be decoded.
+    """
+    if (parked := scope.history.get(slots.wait(event, event_id))) is not None:
+        scope.history.parse(parked, codec.ArmedBody)
+    if (found := scope.history.get(slots.event(event, event_id))) is None:
+        return None
+    return bytes(scope.history.parse(found, codec.DeliveredBody).payload)
+
+
 async def wait_for(scope: Scope, event: str, event_id: str, *, timeout_s: float | None) -> bytes:
     """Return the payload delivered under (event, id) as JSON.
 
@@ -44,12 +70,14 @@ async def wait_for(scope: Scope, event: str, event_id: str, *, timeout_s: float 
     start = await Now()
     refreshed = False
     while True:
-        if (found := scope.history.get(slots.event(event, event_id))) is not None:
-            return bytes(scope.history.parse(found, codec.DeliveredBody).payload)
+        if (found := delivered(scope, event, event_id)) is not None:
+            return found
         if not refreshed:
             refreshed = True
             await Read()
             not_pruned(scope)
+            if delivered(scope, event, event_id) is None:
+                scope.open_for(f"event {event!r}, id {event_id!r}")
             continue
         now = await Now()
         rest = ARM_S_MAX if timeout_s is None else timeout_s - (now.mono - start.mono)

@@ -6,9 +6,10 @@ Effects are not part of it: they belong to the engine's own interface, `Run` and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Durability(Protocol):
     """Durable steps, sleeps and deliveries of one run, blocking."""
 
@@ -29,6 +30,7 @@ class Durability(Protocol):
         ...
 
 
+@runtime_checkable
 class AsyncDurability(Protocol):
     """The same, awaited."""
 

@@ -63,8 +63,9 @@ def _children(value: Any) -> Any:
 
 
 def _depth(value: Any) -> int:
-    level, depth = [value], -1
-    while level:
+    """Count how many lists and dicts are inside one another."""
+    level, depth = [value], 0
+    while level := [item for item in level if isinstance(item, (dict, list))]:
         level = [child for item in level for child in _children(item)]
         depth += 1
     return depth
@@ -79,6 +80,21 @@ def _integers_fit(value: Any) -> bool:
 def decode(body: bytes) -> Any:
     """Decode canonical JSON that `encode` made."""
     return _decode(body)
+
+
+def plain(details: Any) -> dict[str, Any] | None:
+    """Make evidence's details recordable: what JSON has no word for becomes the nearest thing that it has.
+
+    Details are for people; losing all of them over a tuple or a date would serve nobody.
+    """
+    if details is None:
+        return None
+    try:
+        made: Any = _decode(_encoder.encode(details))
+        encode(made, what="evidence.details")
+    except Exception:  # noqa: BLE001 - anything may be in there, and the outcome matters more
+        return {"unrecordable": type(details).__name__}
+    return made if isinstance(made, dict) else {"details": made}
 
 
 def digest(body: bytes) -> str:

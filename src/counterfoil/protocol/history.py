@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 
-from counterfoil.errors import LedgerCorrupt, NotSerializable
+from counterfoil.errors import LedgerCorrupt
 from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, Rejected, Uncertain, combine
 from counterfoil.protocol import codec, records, slots, states
 from counterfoil.protocol.records import Record, generation_of
@@ -303,11 +302,7 @@ def evidence_of(body: codec.EvidenceBody) -> Evidence:
 
 def evidence_body(evidence: Evidence) -> codec.EvidenceBody:
     """Turn evidence into what is recorded; details that are no JSON are replaced by their type's name."""
-    details: dict[str, Any] | None = evidence.details
-    try:
-        codec.encode(details, what="evidence.details")
-    except NotSerializable:
-        details = {"unrecordable": type(details).__name__}
+    details = codec.plain(evidence.details)
     return codec.EvidenceBody(
         kind=evidence.kind,
         phase=evidence.phase,

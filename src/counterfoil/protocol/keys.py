@@ -54,6 +54,11 @@ def seconds(value: float, what: str, *, positive: bool = False) -> float:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UsageError(f"{what} must be a number of seconds, not {type(value).__name__}")
+    try:
+        value = float(value)
+    except OverflowError:
+        # An int that no float can hold is too large, whatever it is.
+        value = math.inf
     if not math.isfinite(value) or value < 0 or value > DURATION_S_MAX or (positive and value == 0):
         least = "above 0" if positive else "0 or more"
         raise UsageError(f"{what} must be finite, {least} and at most 100 years, not {value!r}")

@@ -45,14 +45,14 @@ class AsyncRuntime:
 
     def __init__(
         self,
-        target: str | Ledger,
+        url_or_ledger: str | Ledger,
         *,
         namespace: str | None = None,
         owner: str | None = None,
         clock: Clock | Callable[[], float] | None = None,
         drain_timeout: float = 30.0,
     ) -> None:
-        self._session = Session(target, namespace=namespace, owner=owner, clock=clock)
+        self._session = Session(url_or_ledger, namespace=namespace, owner=owner, clock=clock)
         self._drain_s = keys.seconds(drain_timeout, "drain_timeout")
         self._started: LoopDriver | None = None
 

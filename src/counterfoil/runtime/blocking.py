@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from counterfoil import threads
 from counterfoil.effects.scope import Scope
-from counterfoil.errors import CounterfoilError, EffectUnresolved, NameConflict, RunCancelled
+from counterfoil.errors import CounterfoilError, EffectUnresolved, LedgerUnavailable, NameConflict, RunCancelled
 from counterfoil.protocol.requests import (
     Append,
     Call,
@@ -43,13 +43,14 @@ Flow = Coroutine[Request[Any], Any, Any]
 class Flight:
     """A flow under way for one name, and who waits for it."""
 
-    __slots__ = ("done", "error", "fingerprint", "run", "value", "waiters")
+    __slots__ = ("done", "error", "fingerprint", "idle", "run", "value", "waiters")
 
     def __init__(self, run: str, fingerprint: Any) -> None:
         self.run = run
         self.fingerprint = fingerprint
         self.waiters = 0
         self.done = False
+        self.idle = False
         self.value: Any = None
         self.error: BaseException | None = None
 
@@ -69,6 +70,8 @@ class BlockingDriver:
         # Guards the flights; its waiters are callers that share one, and flows that pause for changes.
         self._changed = threading.Condition()
         self._pausing = 0
+        # The flight that this thread runs.
+        self._here = threading.local()
         self._serve: dict[type[Request[Any]], Callable[[Scope, Any], Any]] = {
             Append: self._append,
             Read: self._read,
@@ -117,12 +120,14 @@ class BlockingDriver:
                     return _value_of(other)
                 # Only that handle was cancelled: this one goes on where it stopped.
         token = inside.set(chain)
+        outer, self._here.flight = getattr(self._here, "flight", None), flight
         try:
             flight.value = self.run(scope, flow())
         except BaseException as error:
             flight.error = error
             raise
         finally:
+            self._here.flight = outer
             inside.reset(token)
             with self._changed:
                 del self._flights[key]
@@ -159,7 +164,7 @@ class BlockingDriver:
 
         def under_way() -> list[Flight]:
             flights = self._flights.items()
-            return [f for key, f in flights if key not in mine and (run is None or f.run == run)]
+            return [f for key, f in flights if key not in mine and not f.idle and (run is None or f.run == run)]
 
         with self._changed:
             waiting = under_way()
@@ -171,6 +176,14 @@ class BlockingDriver:
 
     def run(self, scope: Scope, flow: Flow) -> Any:
         """Run a flow to its end in this thread."""
+        # The life does not end under a flow: what it holds (a proof, perhaps) is still to be recorded.
+        self.session.retain()
+        try:
+            return self._run(scope, flow)
+        finally:
+            self.session.release()
+
+    def _run(self, scope: Scope, flow: Flow) -> Any:
         answer: Any = None
         error: BaseException | None = None
         watch = self.watch
@@ -231,7 +244,30 @@ class BlockingDriver:
         owners = self.session.owners
         return True if owners is None else owners.live(self.session.epoch_of(scope))
 
+    def wake(self) -> None:
+        """Let whatever pauses look again."""
+        with self._changed:
+            self._changed.notify_all()
+
     def _pause(self, scope: Scope, request: Pause) -> None:
+        flight: Flight | None = getattr(self._here, "flight", None) if request.idle else None
+        if flight is None:
+            self._paused(scope, request)
+            return
+        # A flow that waits owes nothing: nobody who leaves waits for it.
+        self._set_idle(flight, idle=True)
+        try:
+            self._paused(scope, request)
+        finally:
+            self._set_idle(flight, idle=False)
+
+    def _set_idle(self, flight: Flight, *, idle: bool) -> None:
+        with self._changed:
+            flight.idle = idle
+            if idle and flight.waiters:
+                self._changed.notify_all()
+
+    def _paused(self, scope: Scope, request: Pause) -> None:
         clock, notifier = self.session.clock, self.session.notifier
         end = clock.monotonic() + request.seconds
         slice_s = POLL_LAST_S if notifier is None else POLL_FIRST_S
@@ -247,6 +283,8 @@ class BlockingDriver:
                 rest = min(rest, VIRTUAL_S)
             if request.idle and scope.cancelled:
                 raise run_cancelled(scope.run)
+            if request.idle and self.session.ending:
+                raise runtime_closed()
             with self._changed:
                 self._pausing += request.changes
                 self._changed.wait(min(rest, slice_s if request.changes else POLL_LAST_S * 4))
@@ -338,6 +376,11 @@ def _value_of(flight: Flight) -> Any:
     if flight.error is not None:
         raise again(flight.error)
     return flight.value
+
+
+def runtime_closed() -> LedgerUnavailable:
+    """Make the error for a call that waits for something while its runtime is left."""
+    return LedgerUnavailable("the runtime was left meanwhile", code="runtime-closed", effect_ran="unknown")
 
 
 def run_cancelled(run: str) -> RunCancelled:

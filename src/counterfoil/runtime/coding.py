@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 import msgspec
 
-from counterfoil.errors import NotSerializable
+from counterfoil.errors import NotSerializable, UsageError
 from counterfoil.protocol import codec
+
+_PLAIN: Final = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
 class Coder:
@@ -21,12 +24,17 @@ class Coder:
         what: what the value is, for error messages.
     """
 
-    __slots__ = ("_model", "_type", "_what")
+    __slots__ = ("_decoder", "_model", "_type", "_what")
 
     def __init__(self, type_: Any, what: str) -> None:
         self._type = type_
         self._what = what
         self._model = _is_pydantic(type_)
+        if type_ is not None and not self._model:
+            try:
+                self._decoder = msgspec.json.Decoder(type_)
+            except Exception as error:
+                raise UsageError(f"{_name(type_)} is no type that {what} can be decoded into") from error
 
     def encode(self, value: Any) -> bytes:
         """Encode a value as canonical JSON.
@@ -36,6 +44,12 @@ class Coder:
         """
         if self._type is None:
             return codec.encode(value, what=self._what)
+        if type(value) in _PLAIN:
+            # A plain JSON value that the type can be read from, as handlers return what they got over the wire.
+            with suppress(NotSerializable):
+                body = codec.encode(value, what=self._what)
+                self.decode(body)
+                return body
         try:
             # Through JSON and back, so that what only the type tells apart (tuples, sets, bytes) is plain.
             plain = value.model_dump(mode="json") if self._model else codec.decode(msgspec.json.encode(value))
@@ -59,7 +73,7 @@ class Coder:
         try:
             if self._model:
                 return self._type.model_validate_json(body)
-            return msgspec.json.decode(body, type=self._type)
+            return self._decoder.decode(body)
         except Exception as error:
             raise NotSerializable(
                 f"{self._what} on record does not fit {_name(self._type)}: {type(error).__name__}",

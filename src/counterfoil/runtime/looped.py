@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from counterfoil import threads
 from counterfoil.effects.scope import Scope
-from counterfoil.errors import CounterfoilError, LedgerUnavailable
+from counterfoil.errors import CounterfoilError
 from counterfoil.protocol.requests import (
     Append,
     Call,
@@ -36,6 +36,7 @@ from counterfoil.runtime.blocking import (
     again,
     conflict,
     in_flight,
+    runtime_closed,
 )
 from counterfoil.runtime.handlers import enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
@@ -485,9 +486,7 @@ class LoopDriver:
             if flow is not None:
                 flow.close()
             for waiter in waiters:
-                waiter.set_exception(
-                    LedgerUnavailable("the runtime was closed meanwhile", code="runtime-closed", effect_ran="unknown")
-                )
+                waiter.set_exception(runtime_closed())
         for task in self.tasks:
             task.cancel()
 

@@ -65,14 +65,14 @@ class CallableClock:
 class Session:
     """One runtime's life against a ledger."""
 
-    def __init__(self, target: str | Ledger, *, namespace: str | None, owner: str | None, clock: Any) -> None:
-        self._url = parse(target) if isinstance(target, str) else None
-        if self._url is None and not isinstance(target, Ledger):
+    def __init__(self, url_or_ledger: str | Ledger, *, namespace: str | None, owner: str | None, clock: Any) -> None:
+        self._url = parse(url_or_ledger) if isinstance(url_or_ledger, str) else None
+        if self._url is None and not isinstance(url_or_ledger, Ledger):
             raise UsageError(
-                f"a runtime takes a ledger's URL or a ledger (append and read), not {type(target).__name__}",
+                f"a runtime takes a ledger's URL or a ledger (append and read), not {type(url_or_ledger).__name__}",
                 hint="for example sqlite:///effects.db",
             )
-        self._given: Ledger | None = None if isinstance(target, str) else target
+        self._given: Ledger | None = None if isinstance(url_or_ledger, str) else url_or_ledger
         self._namespace = None if namespace is None else keys.name(namespace, "namespace")
         self.label = f"pid {os.getpid()}" if owner is None else keys.name(owner, "owner")
         self.clock: Clock = _clock(clock)
@@ -95,7 +95,7 @@ class Session:
         self._fingerprints = Fingerprints({}, "")
         self._accepted = 0
         self._physical = 0
-        self._ending = False
+        self.ending = False
 
     # --- opening and closing
 
@@ -105,6 +105,8 @@ class Session:
         Raises:
             UsageError, LedgerUnavailable, LedgerCorrupt: as the ledger says; nothing was recorded.
         """
+        if self._ledger is not None:
+            raise UsageError("this runtime is open already", hint="make another one", code="entered-twice")
         self._process = _process
         if self._given is not None:
             self._ledger = self._given
@@ -131,12 +133,17 @@ class Session:
             UsageError: the runtime is not entered.
             ForkedLedger: this process is a fork of the one that opened it.
         """
-        self.check()
+        self._opened()
         assert self._ledger is not None
         return self._ledger
 
     def check(self) -> None:
-        """Check that the session is open, in this process."""
+        """Check that the session takes new calls: it is open, in this process, and not being left."""
+        self._opened()
+        if self.ending:
+            raise UsageError("the runtime was left", hint="open another one", code="not-entered")
+
+    def _opened(self) -> None:
         if self._process != _process and self._ledger is not None:
             raise ForkedLedger(
                 "this runtime was opened before fork() and does not work in the child; the parent is unharmed",
@@ -171,15 +178,15 @@ class Session:
             return self.ledger.append(entry, settle=True)
 
     def retain(self) -> None:
-        """Note that a handler of the user has begun to run."""
+        """Note that a flow or a handler of the user has begun to run."""
         with self._lock:
             self._physical += 1
 
     def release(self) -> None:
-        """Note that a handler has really ended; the last one after closing ends the life."""
+        """Note that one has really ended; the last one after closing ends the life."""
         with self._lock:
             self._physical -= 1
-            last = self._ending and self._physical == 0
+            last = self.ending and self._physical == 0
         if last:
             self._end()
 
@@ -190,9 +197,9 @@ class Session:
         still being sent.
         """
         with self._lock:
-            if self._ending or self._ledger is None:
+            if self.ending or self._ledger is None:
                 return
-            self._ending = True
+            self.ending = True
             last = self._physical == 0
         if last:
             self._end()
@@ -213,7 +220,7 @@ class Session:
         ours = ledger is not None and self._given is None and self._process == _process
         if ours and ledger is not None and isinstance(ledger, Closing):
             ledger.close()
-        self._ending = False
+        self.ending = False
         self._epoch = None
 
     # --- the life
@@ -225,7 +232,7 @@ class Session:
             return epoch
         with self._registering:
             if self._epoch is None:
-                self.check()
+                self._opened()
                 if self.owners is not None:
                     self._epoch = self.owners.register(self.label)
                 else:
@@ -327,7 +334,7 @@ class Session:
 
     def scope(self, run: str, state: RunState) -> Scope:
         """Make the scope of a flow."""
-        self.check()
+        self._opened()
         return Scope(
             namespace=self.namespace,
             run=run,

@@ -32,7 +32,7 @@ class Runtime:
     """One life against a ledger, blocking. Use it in a `with` block.
 
     Args:
-        target: a ledger's URL (`sqlite:///relative.db`, `sqlite:////absolute.db`, `memory:`), or a ledger, which
+        url_or_ledger: a ledger's URL (`sqlite:///relative.db`, `sqlite:////absolute.db`, `memory:`), or a ledger, which
             is then not closed.
         namespace: scope of run ids; None: the ledger's own, made at its birth.
         owner: a label for people.
@@ -45,14 +45,14 @@ class Runtime:
 
     def __init__(
         self,
-        target: str | Ledger,
+        url_or_ledger: str | Ledger,
         *,
         namespace: str | None = None,
         owner: str | None = None,
         clock: Clock | Callable[[], float] | None = None,
         drain_timeout: float = 30.0,
     ) -> None:
-        self._session = Session(target, namespace=namespace, owner=owner, clock=clock)
+        self._session = Session(url_or_ledger, namespace=namespace, owner=owner, clock=clock)
         self._drain_s = keys.seconds(drain_timeout, "drain_timeout")
         self._driver = BlockingDriver(self._session)
         self._keeper = BlockingKeeper(self._session, self._driver)
@@ -67,6 +67,7 @@ class Runtime:
         self._driver.drain(None, self._drain_s)
         self._keeper.stop()
         self._session.close()
+        self._driver.wake()
 
     @property
     def namespace(self) -> str:
