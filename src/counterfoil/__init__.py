@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     )
     from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, Rejected, Uncertain
     from counterfoil.recipients.function import Recipient
-    from counterfoil.runtime.aio import AsyncRun, AsyncRuntime
+    from counterfoil.runtime.aio import AsyncRuntime
     from counterfoil.runtime.arguments import Retry
+    from counterfoil.runtime.async_run import AsyncRun
     from counterfoil.runtime.handlers import Context
     from counterfoil.runtime.run import Run
     from counterfoil.runtime.sync import Runtime
@@ -111,10 +112,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Uncertain",
     ),
     "counterfoil.recipients.function": ("Recipient",),
-    "counterfoil.runtime.aio": (
-        "AsyncRun",
-        "AsyncRuntime",
-    ),
+    "counterfoil.runtime.aio": ("AsyncRuntime",),
+    "counterfoil.runtime.async_run": ("AsyncRun",),
     "counterfoil.runtime.arguments": ("Retry",),
     "counterfoil.runtime.handlers": ("Context",),
     "counterfoil.runtime.run": ("Run",),

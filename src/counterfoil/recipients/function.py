@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from counterfoil.errors import UsageError
 from counterfoil.ports.recipient import Operation
@@ -30,6 +30,18 @@ class Settings:
     retryable: bool = False
     keep_key: bool = False
     proof_type: Any = None
+
+
+class Decorator(Protocol):
+    """What `Recipient.operation(...)` gives: it makes an operation of a function."""
+
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[T]], /) -> OperationFunction[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> OperationFunction[P, T]: ...
+    def __call__(self, function: Any, /) -> Any:
+        """Make the operation."""
+        ...
 
 
 class Recipient:
@@ -61,7 +73,7 @@ class Recipient:
         keep_key: bool = False,
         reconcile: Any = None,
         proof_type: Any = None,
-    ) -> Callable[[Callable[..., Any]], OperationFunction[..., Any]]: ...
+    ) -> Decorator: ...
 
     def operation(
         self,
@@ -135,7 +147,9 @@ class OperationFunction(Generic[P, T]):
             raise UsageError(f"operation {self.__name__!r}: {error}") from None
         bound.apply_defaults()
         self._fits_look_up(bound)
-        return BoundOperation(self, bound.args, bound.kwargs, dict(bound.arguments))
+        # A request is JSON: what `*args` gathered is a list in it.
+        request = {name: list(given) if isinstance(given, tuple) else given for name, given in bound.arguments.items()}
+        return BoundOperation(self, bound.args, bound.kwargs, request)
 
     def _fits_look_up(self, bound: inspect.BoundArguments) -> None:
         # Found out now, not when a crash has made the look-up necessary.

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, cast
 
 from counterfoil.effects.decide import Verdict
 from counterfoil.effects.effect import EffectCall, Unaskable
+from counterfoil.effects.evidence import proof_of
 from counterfoil.effects.scope import Verifier
 from counterfoil.effects.step import StepCall
 from counterfoil.errors import UsageError
 from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import codec, keys
 from counterfoil.runtime.coding import PROOF, RESULT, Coder, canonical, coder
+from counterfoil.runtime.handlers import is_async, required, required_keywords
 
 ATTEMPTS_MAX: Final = 1000
 
@@ -62,6 +65,7 @@ def step_call(name: str, body: Any, *, inputs: Any, retry: Any, result_type: Any
     keys.name(name)
     if not callable(body):
         raise UsageError(f"a step's body is a callable, not {type(body).__name__}")
+    handler(body, "the step's body")
     coded = coder(result_type, RESULT)
     call = StepCall(name=name, body=body, inputs=canonical(inputs, "inputs"), retry=_retry(retry), encode=coded.encode)
     return call, coded
@@ -103,6 +107,11 @@ def effect_call(
         )
     if verify is not None and not callable(verify):
         raise UsageError(f"verify takes a callable, not {type(verify).__name__}")
+    handler(run, f"run of effect {name!r}")
+    if not isinstance(reconcile, Unaskable):
+        handler(reconcile, f"reconcile of effect {name!r}")
+    if verify is not None:
+        handler(verify, f"verify of effect {name!r}", given=1)
     coded = coder(proof_type, PROOF)
     timeout_s = keys.seconds(reconcile_timeout, "reconcile_timeout", positive=True)
     call = EffectCall(
@@ -123,6 +132,17 @@ def effect_call(
     return call, coded
 
 
+def handler(function: Callable[..., Any], what: str, *, given: int = 0) -> None:
+    """Check that a handler can be called, now and not when it has become necessary.
+
+    Raises:
+        UsageError: it requires more than what it is given and the context.
+    """
+    if required(function) > given + 1 or required_keywords(function):
+        takes = "the proof and, if it requires another parameter, the context" if given else "nothing, or the context"
+        raise UsageError(f"{what} is called with {takes}; this one requires more", hint="bind it, in a lambda perhaps")
+
+
 def _settings(operation: Any) -> Any:
     settings = getattr(operation, "settings", None)
     if settings is None or not hasattr(operation, "request"):
@@ -137,6 +157,8 @@ def verdict(
     """Check a decision's arguments."""
     if (happened is None) is not bool(did_not_happen):
         raise UsageError("say either happened=<what the recipient named it>, or did_not_happen=True")
+    if new_name is not None and not did_not_happen:
+        raise UsageError("what happened is not to be sent again: new_name goes with did_not_happen")
     said: tuple[tuple[Any, str], ...] = ((reason, "reason"), (by, "by"))
     for value, what in said:
         if not isinstance(value, str) or not value.strip():
@@ -145,7 +167,7 @@ def verdict(
         raise UsageError("expect_version is the version that effects() showed, an int")
     return Verdict(
         happened=not did_not_happen,
-        proof=b"null" if did_not_happen else codec.encode(happened, what="the proof"),
+        proof=b"null" if did_not_happen else proof_of(PROOF.encode, happened),
         reason=reason,
         by=by,
         expect_version=expect_version,
@@ -156,6 +178,14 @@ def verdict(
 def timeout(seconds: float | None) -> float | None:
     """Check a timeout in seconds, None for none."""
     return None if seconds is None else keys.seconds(seconds, "timeout")
+
+
+def coloured(body: Callable[..., Any], *, asynchronous: bool) -> None:
+    """Check that a body has its runtime's colour, where that can be seen."""
+    if is_async(body) and not asynchronous:
+        raise UsageError("the body is an async function", hint="run it with AsyncRuntime")
+    if asynchronous and inspect.isfunction(body) and not is_async(body):
+        raise UsageError("the body is not an async function", hint="run it with Runtime, or make it async")
 
 
 def body_name(body: Callable[..., Any]) -> str:

@@ -54,6 +54,17 @@ def required(handler: Callable[..., Any]) -> int:
     return _count(handler)
 
 
+def required_keywords(handler: Callable[..., Any]) -> bool:
+    """Say whether a handler requires keyword arguments, which it never gets."""
+    if type(handler) is FunctionType and not handler.__dict__:
+        return handler.__code__.co_kwonlyargcount > len(handler.__kwdefaults__ or ())
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+
+
 def _count(handler: Callable[..., Any]) -> int:
     try:
         parameters = inspect.signature(handler).parameters.values()

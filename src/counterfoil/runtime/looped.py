@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from counterfoil import threads
 from counterfoil.effects.scope import Scope
-from counterfoil.errors import CounterfoilError
+from counterfoil.errors import RunCancelled
 from counterfoil.protocol.requests import (
     Append,
     Call,
@@ -30,16 +30,15 @@ from counterfoil.protocol.requests import (
 from counterfoil.runtime.asked import Asked
 from counterfoil.runtime.blocking import (
     NESTED_WAIT_S,
-    POLL_FIRST_S,
-    POLL_LAST_S,
-    VIRTUAL_S,
     again,
     conflict,
     in_flight,
+    run_cancelled,
     runtime_closed,
 )
 from counterfoil.runtime.handlers import enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
+from counterfoil.runtime.parking import Parking
 from counterfoil.runtime.session import Session
 
 Flow = Coroutine[Request[Any], Any, Any]
@@ -89,13 +88,10 @@ class LoopDriver:
         self.loop = asyncio.get_running_loop()
         self._keyed: dict[Key, Flight] = {}
         self._flights: set[Flight] = set()
-        self._parked: set[Flight] = set()
-        self._ticking = False
-        self._tick_s = POLL_FIRST_S
-        self._seen = -1
+        self.parking = Parking(self)
         self._drained: list[asyncio.Future[None]] = []
         self.tasks: set[asyncio.Task[Any]] = set()
-        self._closed = False
+        self.closed = False
         self._serve: dict[type[Request[Any]], Callable[[Flight, Any], Any]] = {
             Append: self._append,
             Read: self._read,
@@ -121,13 +117,20 @@ class LoopDriver:
         """Run a flow, or share the one that is under way for this name; see `BlockingDriver.shared`."""
         chain = enter(id(self), scope.run, kind=kind, name=name)
         key = (scope.run, kind, name)
-        flight = self._keyed.get(key)
-        if flight is None:
-            flight = self._keyed[key] = Flight(scope, flow(), key=key, fingerprint=request, chain=chain)
-            return await self._first(flight)
+        while (flight := self._keyed.get(key)) is not None:
+            try:
+                return await self._join(flight, name, request=request, wait_s=wait_s, nested=len(chain) > 1)
+            except RunCancelled:
+                if scope.cancelled:
+                    raise
+                # Only that handle was cancelled: this one goes on where it stopped.
+        flight = self._keyed[key] = Flight(scope, flow(), key=key, fingerprint=request, chain=chain)
+        return await self._first(flight)
+
+    async def _join(self, flight: Flight, name: str, *, request: Any, wait_s: float | None, nested: bool) -> Any:
         if request is not None and flight.fingerprint is not None and request != flight.fingerprint:
             raise conflict(name)
-        if wait_s is None and len(chain) > 1:
+        if wait_s is None and nested:
             wait_s = NESTED_WAIT_S
         waiter = self._waiter(flight)
         timer = None if wait_s is None else self.loop.call_later(wait_s, _give_up, waiter, name)
@@ -248,14 +251,10 @@ class LoopDriver:
     def _ended(self, flight: Flight) -> list[asyncio.Future[Any]]:
         flight.flow = None
         self._flights.discard(flight)
-        self._parked.discard(flight)
-        if flight.pause is not None:
-            flight.pause.cancel()
+        self.parking.leave(flight)
         if flight.key is not None and self._keyed.get(flight.key) is flight:
             del self._keyed[flight.key]
-        for drained in self._drained:
-            if not drained.done():
-                drained.set_result(None)
+        self._drain_again()
         waiters, flight.waiters = flight.waiters, []
         return [waiter for waiter in waiters if not waiter.done()]
 
@@ -295,7 +294,7 @@ class LoopDriver:
         except BaseException as error:
             session.refused(error, entry)
             raise
-        self.to_loop(self._wake, flight.scope.run)
+        self.to_loop(self.parking.wake, flight.scope.run)
         return session.filled(flight.scope, entry, record)
 
     def _delivered(self, batch: list[tuple[Any, Any]]) -> None:
@@ -310,8 +309,7 @@ class LoopDriver:
                 self.answer(flight, serial, request, answer=None, error=reply)
             else:
                 filled = session.filled(flight.scope, entry, reply)
-                if self._parked:
-                    self._wake(flight.scope.run)
+                self.parking.wake(flight.scope.run)
                 self.answer(flight, serial, request, answer=filled)
 
     def _read(self, flight: Flight, request: Read) -> Any:
@@ -367,90 +365,20 @@ class LoopDriver:
     # --- serving: pauses
 
     def _pause(self, flight: Flight, request: Pause) -> Any:
-        flight.idle = request.idle
-        clock = self.session.clock
-        self._arm(flight, flight.serial, request, end=clock.monotonic() + request.seconds)
-        self._close_soon(flight)
-        if request.changes:
-            self._parked.add(flight)
-            self._tick_s = POLL_FIRST_S
-            self._tick()
-        for drained in self._drained:
-            if not drained.done():
-                drained.set_result(None)
-        return _WAITING
-
-    def _close_soon(self, flight: Flight) -> None:
+        if request.idle and flight.scope.cancelled:
+            raise run_cancelled(flight.scope.run)
+        self.parking.park(flight, request)
         if flight.idle and not flight.waiters:
             # Not here: the flow is being stepped right now.
             self.loop.call_soon(self._close_if_idle, flight)
+        self._drain_again()
+        return _WAITING
 
-    def _arm(self, flight: Flight, serial: int, request: Pause, *, end: float) -> None:
-        rest = end - self.session.clock.monotonic()
-        if rest <= 0:
-            # Not here: the flow may be being stepped right now.
-            flight.pause = self.loop.call_soon(self._resume, flight, serial, request)
-            return
-        wait_s = min(rest, VIRTUAL_S) if self.session.virtual else rest
-        flight.pause = self.loop.call_later(wait_s, lambda: self._arm(flight, serial, request, end=end))
-        flight.answering = lambda: self._resume(flight, serial, request)
-
-    def _resume(self, flight: Flight, serial: int, request: Pause) -> None:
-        if flight.flow is None or flight.serial != serial:
-            return
-        if flight.pause is not None:
-            flight.pause.cancel()
-            flight.pause = None
-        flight.idle = False
-        flight.answering = None
-        self._parked.discard(flight)
-        self.answer(flight, serial, request, answer=None)
-
-    def _wake(self, run: str) -> None:
-        for flight in [f for f in self._parked if f.scope.run == run]:
-            if flight.answering is not None:
-                self._parked.discard(flight)
-                self.loop.call_soon(flight.answering)
-
-    def _tick(self) -> None:
-        """Ask the ledger which runs have changed, while somebody waits for that."""
-        if self._ticking or not self._parked or self._closed:
-            return
-        self._ticking = True
-        notifier = self.session.notifier
-        if notifier is None:
-            self.loop.call_later(POLL_LAST_S, self._ticked, None)
-            return
-        since = self._seen
-
-        def ask() -> None:
-            try:
-                found = notifier.changes(since)
-            except CounterfoilError:
-                found = None
-            self.to_loop(self._ticked, found)
-
-        threads.submit(ask)
-
-    def _ticked(self, found: tuple[set[tuple[str, str]], int] | None) -> None:
-        self._ticking = False
-        changed: set[str] = set()
-        if found is not None:
-            first = self._seen < 0
-            self._seen = found[1]
-            changed = {run for namespace, run in found[0] if namespace == self.session.namespace}
-            if first:
-                # What came between a flow's last read and the first look at the ledger.
-                changed = {flight.scope.run for flight in self._parked}
-        else:
-            changed = {flight.scope.run for flight in self._parked}
-        for run in changed:
-            self._wake(run)
-        if self._parked:
-            self.loop.call_later(self._tick_s, self._tick)
-            self._tick_s = min(self._tick_s * 1.5, POLL_LAST_S)
-        else:
-            self._seen = -1
+    def cancel(self, scope: Scope) -> None:
+        """End what pauses for a handle that was cancelled."""
+        for flight in [f for f in self._flights if f.scope is scope and f.idle]:
+            self.parking.leave(flight)
+            self._step(flight, None, run_cancelled(scope.run))
 
     # --- serving: handlers
 
@@ -459,6 +387,11 @@ class LoopDriver:
         return _WAITING
 
     # --- leaving
+
+    def _drain_again(self) -> None:
+        for drained in self._drained:
+            if not drained.done():
+                drained.set_result(None)
 
     async def drain(self, run: str | None, timeout_s: float) -> bool:
         """Wait until no flow of a run owes anything; False if that took too long."""
@@ -479,7 +412,7 @@ class LoopDriver:
 
     def close(self) -> None:
         """Close every flow: for the ledger this is a crash. Handlers that still run are told to stop."""
-        self._closed = True
+        self.closed = True
         for flight in list(self._flights):
             flow = flight.flow
             waiters = self._ended(flight)

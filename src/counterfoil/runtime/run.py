@@ -123,7 +123,6 @@ class Run:
         self,
         name: str,
         operation: Operation[P],
-        /,
         *,
         wait: float = 30.0,
         reconcile_timeout: float = 30.0,
@@ -258,7 +257,9 @@ class Run:
         keys.seconds(seconds, "seconds")
         keys.name(name)
         scope = self._load()
-        self._not_cancelled()
+        if park.slept(scope, name):
+            return
+        self._not_cancelled(lambda: park.slept(scope, name))
         self._shared(scope, "sleep", name, flow=lambda: park.sleep(scope, name, seconds))
 
     def wait_for(self, event: str, id: str, *, timeout: float | None = None) -> Any:
@@ -271,6 +272,8 @@ class Run:
         keys.name(id, "id")
         timeout_s = arguments.timeout(timeout)
         scope = self._load()
+        if park.delivered(scope, event, id) is None:
+            self._not_cancelled(lambda: park.delivered(scope, event, id) is not None)
         return codec.decode(self._driver.run(scope, park.wait_for(scope, event, id, timeout_s=timeout_s)))
 
     def deliver(self, event: str, id: str, payload: Any = None) -> bool:

@@ -122,6 +122,7 @@ class Runtime:
             NameConflict: the run was started with another body or other arguments.
             NotSerializable: the arguments or the result are no lossless JSON value.
         """
+        arguments.coloured(body, asynchronous=False)
         given = codec.encode(list(args), what="the body's arguments")
         name = arguments.body_name(body)
         with self.run(run_id) as run:

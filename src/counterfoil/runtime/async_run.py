@@ -1,0 +1,340 @@
+"""`AsyncRun`: a handle of one run, awaited. Every name means what it means in `Run`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+
+from counterfoil.effects import decide as deciding
+from counterfoil.effects import effect as effects
+from counterfoil.effects import evidence, lifetime, park
+from counterfoil.effects import step as steps
+from counterfoil.effects.scope import Scope
+from counterfoil.errors import LedgerUnavailable, RunCancelled, RunPruned, UsageError
+from counterfoil.outcomes import Decision, Outcome
+from counterfoil.ports.recipient import Operation
+from counterfoil.protocol import codec, keys
+from counterfoil.runtime import arguments
+from counterfoil.runtime.arguments import Retry
+from counterfoil.runtime.coding import Coder
+from counterfoil.runtime.run import pruned, typed
+from counterfoil.runtime.session import RunState, Session
+
+if TYPE_CHECKING:
+    from counterfoil.runtime.aio import AsyncRuntime
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+
+class AsyncRun:
+    """A handle of one run; see `Run`."""
+
+    def __init__(self, runtime: AsyncRuntime, run_id: str) -> None:
+        self.id = run_id
+        self._runtime = runtime
+        self._session: Session = runtime._session
+        self._driver = runtime._driver
+        self._state: RunState = self._session.state(run_id)
+        self._scope: Scope | None = None
+        self._cancelled = False
+        self._left = False
+
+    def __repr__(self) -> str:
+        return f"AsyncRun({self.id!r})"
+
+    async def __aenter__(self) -> Self:
+        self._session.check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left = True
+        await self._driver.drain(self.id, self._runtime._drain_s)
+
+    def cancel(self) -> None:
+        """Cancel this handle: what is recorded is still answered, nothing new is started, what waits ends."""
+        self._cancelled = True
+        if self._scope is not None:
+            self._scope.cancelled = True
+            self._driver.cancel(self._scope)
+
+    # --- steps and effects
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        body: Callable[..., Any],
+        *,
+        inputs: Any = None,
+        retry: Retry | None = None,
+        result_type: type[T],
+    ) -> T: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        body: Callable[..., Awaitable[T]],
+        *,
+        inputs: Any = None,
+        retry: Retry | None = None,
+        result_type: None = None,
+    ) -> T: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        body: Callable[..., T],
+        *,
+        inputs: Any = None,
+        retry: Retry | None = None,
+        result_type: None = None,
+    ) -> T: ...
+
+    async def step(
+        self,
+        name: str,
+        body: Callable[..., Any],
+        *,
+        inputs: Any = None,
+        retry: Retry | None = None,
+        result_type: Any = None,
+    ) -> Any:
+        """Run a computation and record its result after it; see `Run.step`."""
+        call, coded = arguments.step_call(name, body, inputs=inputs, retry=retry, result_type=result_type)
+        scope = self._usable() or await self._load()
+        found = steps.recorded(scope, name, call.inputs)
+        if found is None:
+            await self._not_cancelled(lambda: steps.recorded(scope, name, call.inputs) is not None)
+            found = await self._shared(scope, "step", name, flow=lambda: steps.step(scope, call), request=call.inputs)
+        return coded.decode(found)
+
+    @overload
+    async def effect(
+        self,
+        name: str,
+        operation: Operation[P],
+        *,
+        wait: float = 30.0,
+        reconcile_timeout: float = 30.0,
+        visibility: float = 0.0,
+        verify: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+    ) -> Outcome[P]: ...
+    @overload
+    async def effect(
+        self,
+        name: str,
+        operation: Operation[Any] | None = None,
+        *,
+        run: Callable[..., Any] | None = None,
+        reconcile: Any = None,
+        request: Any = None,
+        wait: float = 30.0,
+        reconcile_timeout: float = 30.0,
+        visibility: float = 0.0,
+        verify: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+        proof_type: type[P],
+    ) -> Outcome[P]: ...
+    @overload
+    async def effect(
+        self,
+        name: str,
+        operation: None = None,
+        *,
+        run: Callable[..., Awaitable[P]],
+        reconcile: Any,
+        request: Any = None,
+        wait: float = 30.0,
+        reconcile_timeout: float = 30.0,
+        visibility: float = 0.0,
+        verify: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+        proof_type: None = None,
+    ) -> Outcome[P]: ...
+    @overload
+    async def effect(
+        self,
+        name: str,
+        operation: None = None,
+        *,
+        run: Callable[..., P],
+        reconcile: Any,
+        request: Any = None,
+        wait: float = 30.0,
+        reconcile_timeout: float = 30.0,
+        visibility: float = 0.0,
+        verify: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+        proof_type: None = None,
+    ) -> Outcome[P]: ...
+
+    async def effect(
+        self,
+        name: str,
+        operation: Any = None,
+        *,
+        run: Callable[..., Any] | None = None,
+        reconcile: Any = None,
+        request: Any = None,
+        wait: float = 30.0,
+        reconcile_timeout: float = 30.0,
+        visibility: float = 0.0,
+        verify: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+        proof_type: Any = None,
+    ) -> Any:
+        """Perform an effect at most once, and return how it ended; see `Run.effect`.
+
+        A cancelled caller is detached; the effect runs on to its outcome or a release, and leaving the run
+        waits for it.
+        """
+        call, coded = arguments.effect_call(
+            name,
+            operation,
+            run=run,
+            reconcile=reconcile,
+            request=request,
+            wait=wait,
+            reconcile_timeout=reconcile_timeout,
+            visibility=visibility,
+            verify=verify,
+            retry=retry,
+            proof_type=proof_type,
+        )
+        scope = self._usable() or await self._load()
+        if call.verifier is not None:
+            scope.memory.verifiers[name] = call.verifier
+        outcome = effects.recorded(scope, name, call.request)
+        if outcome is None:
+            await self._not_cancelled(lambda: effects.recorded(scope, name, call.request) is not None)
+            try:
+                outcome = await self._shared(
+                    scope,
+                    "effect",
+                    name,
+                    flow=lambda: effects.effect(scope, call),
+                    request=call.request,
+                    wait_s=call.wait_s,
+                )
+            except RunPruned as error:
+                raise await self._buried(scope, name, coded, error=error) from None
+            except LedgerUnavailable:
+                self._session.keep(self.id, self._state)
+                self._runtime._keeper.wake()
+                raise
+        if scope.history.pruned:
+            raise pruned(self.id, name, typed(outcome, coded))
+        return typed(outcome, coded)
+
+    async def _buried(self, scope: Scope, name: str, coded: Coder, *, error: RunPruned) -> RunPruned:
+        await self._driver.refresh(scope)
+        outcome = effects.recorded(scope, name, None)
+        return error if outcome is None else pruned(self.id, name, typed(outcome, coded))
+
+    # --- parks
+
+    async def sleep(self, seconds: float, *, name: str) -> None:
+        """Return when `seconds` have passed since the first call under this name; see `Run.sleep`."""
+        keys.seconds(seconds, "seconds")
+        keys.name(name)
+        scope = await self._load()
+        if park.slept(scope, name):
+            return
+        await self._not_cancelled(lambda: park.slept(scope, name))
+        await self._shared(scope, "sleep", name, flow=lambda: park.sleep(scope, name, seconds))
+
+    async def wait_for(self, event: str, id: str, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        """Return the payload that is delivered for (event, id); see `Run.wait_for`."""
+        keys.name(event, "event")
+        keys.name(id, "id")
+        timeout_s = arguments.timeout(timeout)
+        scope = await self._load()
+        if park.delivered(scope, event, id) is None:
+            await self._not_cancelled(lambda: park.delivered(scope, event, id) is not None)
+        return codec.decode(await self._drive(lambda scope: park.wait_for(scope, event, id, timeout_s=timeout_s)))
+
+    async def deliver(self, event: str, id: str, payload: Any = None) -> bool:
+        """Record a delivery; see `Run.deliver`."""
+        keys.name(event, "event")
+        keys.name(id, "id")
+        encoded = codec.encode(payload, what="the payload")
+        by = self._session.label
+        return await self._drive(lambda scope: park.deliver(scope, event, id, payload=encoded, by=by))  # type: ignore[no-any-return]
+
+    # --- evidence and decisions
+
+    async def settle(self, name: str, proof: Any, *, key: str, source: str) -> bool:
+        """Record evidence that came by another way; see `Run.settle`."""
+        keys.name(name)
+        keys.name(source, "source")
+        encoded = evidence.proof_of(lambda value: codec.encode(value, what="the proof"), proof)
+        verifier = self._state.memory.verifiers.get(name)
+        return await self._drive(  # type: ignore[no-any-return]
+            lambda scope: evidence.settle(scope, name, encoded, key=key, source=source, verifier=verifier)
+        )
+
+    async def decision(self, name: str, *, timeout: float | None = None) -> Decision:  # noqa: ASYNC109 - pinned
+        """Wait for a person's decision about an uncertain effect; see `Run.decision`."""
+        keys.name(name)
+        timeout_s = arguments.timeout(timeout)
+        return await self._drive(lambda scope: deciding.decision(scope, name, timeout_s=timeout_s))  # type: ignore[no-any-return]
+
+    async def finish(self, result: Any = None) -> None:
+        """Record the run's end and result; see `Run.finish`."""
+        encoded = codec.encode(result, what="the run's result")
+        await self._drive(lambda scope: lifetime.finish(scope, encoded))
+
+    # --- inside
+
+    def _usable(self) -> Scope | None:
+        if self._left:
+            raise UsageError(f"this handle of run {self.id!r} was left", hint="open the run again", code="left")
+        self._session.check()
+        return self._scope
+
+    async def _load(self) -> Scope:
+        self._usable()
+        if self._scope is None:
+            scope = self._session.scope(self.id, self._state)
+            if _cancelling():
+                # What is recorded is answered even now, and the pending cancellation would cut any await.
+                self._session.read(scope)
+            else:
+                await self._driver.refresh(scope)
+            scope.cancelled = self._cancelled
+            self._scope = scope
+        return self._scope
+
+    async def _drive(self, flow: Callable[[Scope], Any]) -> Any:
+        scope = await self._load()
+        try:
+            return await self._driver.run(scope, flow(scope))
+        except RunCancelled as error:
+            raise asyncio.CancelledError(str(error)) from None
+
+    async def _shared(self, scope: Scope, kind: str, name: str, *, flow: Callable[[], Any], **more: Any) -> Any:
+        try:
+            return await self._driver.shared(scope, kind, name, flow=flow, **more)
+        except RunCancelled as error:
+            raise asyncio.CancelledError(str(error)) from None
+
+    async def _not_cancelled(self, recorded_meanwhile: Callable[[], bool] | None = None) -> None:
+        if not self._cancelled and not _cancelling():
+            return
+        if recorded_meanwhile is not None:
+            # The pending cancellation would cut any await, so this one read blocks the loop.
+            self._session.read(await self._load())
+            if recorded_meanwhile():
+                return
+        raise asyncio.CancelledError(f"run {self.id!r} was cancelled; nothing was started")
+
+
+def _cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
