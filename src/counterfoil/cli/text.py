@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
+import shutil
+import sys
 from datetime import datetime
 from typing import Any, Final
 
 from counterfoil.protocol.exported import hidden
 
+PROGRAM: Final = "counterfoil"
 _UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
@@ -46,8 +50,26 @@ def word(value: str) -> str:
 
 
 def command(*words: str) -> str:
-    """Write a command of ours for a shell."""
-    return " ".join(["counterfoil", *(word(each) for each in words)])
+    """Write a command of ours for a shell, so that it works where this one did."""
+    return " ".join(word(each) for each in (*_called(), *words))
+
+
+def _called() -> list[str]:
+    """Return how this program was called, or its plain name where a shell finds this same file by it."""
+    path = sys.argv[0]
+    if os.path.basename(path) == "__main__.py" and os.path.basename(os.path.dirname(path)) == PROGRAM:
+        return [sys.executable, "-m", PROGRAM]
+    found = shutil.which(PROGRAM)
+    if os.path.basename(path) != PROGRAM or (found is not None and _same(found, path)):
+        return [PROGRAM]
+    return [path]
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
 
 
 def operands(*names: str) -> list[str]:
