@@ -61,6 +61,16 @@ class EffectCall(msgspec.Struct):
     recipient: str | None = None
 
 
+_HINTS: Final = {
+    "run-failed": "it may have been sent: do not send it again; call again, and the recipient is asked",
+    "proof-rejected": "it may have been sent: do not send it again; mend what the handler returns and call again",
+    "reconcile-failed": "not being able to ask proves nothing; mend it and call again",
+    "reconcile-timeout": "not being able to ask proves nothing; call again, or give reconcile_timeout= more time",
+    "in-flight": "call again later, or wait longer with wait=",
+    "too-early": "call again after retry_after_s seconds",
+}
+
+
 def unresolved(
     call: EffectCall,
     reason: UnresolvedReason,
@@ -75,5 +85,6 @@ def unresolved(
         reason=reason,
         name=call.name,
         effect_ran=ran,
+        hint=_HINTS[reason],
         retry_after_s=retry_after_s,
     )

@@ -395,6 +395,7 @@ def in_flight(name: str) -> EffectUnresolved:
         reason="in-flight",
         name=name,
         effect_ran="unknown",
+        hint="call again later, or wait longer with wait=",
     )
 
 

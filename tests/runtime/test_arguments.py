@@ -1,0 +1,255 @@
+"""What callers give wrongly is said before anything is recorded or sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from counterfoil import (
+    UNASKABLE,
+    Accepted,
+    AsyncRuntime,
+    EffectUnresolved,
+    Evidence,
+    Failed,
+    LedgerCorrupt,
+    Recipient,
+    Run,
+    Runtime,
+    Uncertain,
+    UsageError,
+)
+from counterfoil.ports import AsyncDurability, Durability
+from counterfoil.protocol.records import Entry, Record
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    with Runtime("memory:") as runtime, runtime.run("r") as run:
+        yield run
+        assert runtime.show("r") == []
+
+
+def never(*_: Any) -> Any:
+    raise AssertionError("nothing may be called")
+
+
+HUGE = 10**400
+
+
+@pytest.mark.rule("E6", "E20", "P1")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run: run.effect("e", run=lambda ctx, to: 1, reconcile=never),
+        lambda run: run.effect("e", run=never, reconcile=lambda ctx, to: 1),
+        lambda run: run.effect("e", run=never, reconcile=never, verify=lambda proof, ctx, more: True),
+        lambda run: run.effect("e", run=lambda *, to: 1, reconcile=never),
+        lambda run: run.step("s", lambda ctx, more: 1),
+        lambda run: run.effect("e", run=never, reconcile=never, proof_type=5),
+        lambda run: run.step("s", never, result_type="x"),
+        lambda run: run.effect("e", run=never, reconcile=never, wait=HUGE),
+        lambda run: run.effect("e", run=never, reconcile=never, visibility=HUGE),
+        lambda run: run.sleep(HUGE, name="nap"),
+        lambda run: run.wait_for("e", "1", timeout=HUGE),
+    ],
+)
+def test_wrong_arguments_are_usage_errors_and_nothing_is_recorded(run: Run, call: Callable[[Run], Any]) -> None:
+    with pytest.raises(UsageError) as raised:
+        call(run)
+    assert raised.value.effect_ran == "no"
+
+
+@pytest.mark.rule("L5")
+def test_a_hundred_levels_are_recorded_and_one_more_is_refused() -> None:
+    def nested(levels: int) -> Any:
+        value: Any = []
+        for _ in range(levels - 1):
+            value = [value]
+        return value
+
+    with Runtime("memory:") as runtime, runtime.run("r") as run:
+        assert run.step("hundred", lambda: nested(100)) == nested(100)
+        with pytest.raises(UsageError):
+            run.step("more", lambda: nested(101))
+
+
+@pytest.mark.rule("O6", "L4")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"status": "404"},
+        {"status": True},
+        {"status": 404.0},
+        {"status": -1},
+        {"bytes_offered": 1.5},
+        {"phase": 5},
+        {"phase": ""},
+        {"contract": 5},
+        {"promises": (1,)},
+        {"promises": "slug"},
+        {"details": [1]},
+    ],
+)
+def test_evidence_that_no_record_could_hold_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Evidence("status", **wrong)
+    for kind in (5, None, "", "bad\ud800"):
+        with pytest.raises(UsageError):
+            Evidence(kind)  # type: ignore[arg-type]
+    for outcome in (Uncertain, Failed):
+        with pytest.raises(TypeError):
+            outcome("x")  # type: ignore[arg-type]
+
+
+@dataclass
+class Charge:
+    id: int
+
+
+@pytest.mark.rule("E5", "S4")
+def test_plain_json_and_the_named_type_are_both_taken_and_both_decoded() -> None:
+    with Runtime("memory:") as runtime, runtime.run("r") as run:
+        for name, value in (("plain", {"id": 1}), ("typed", Charge(1))):
+            outcome = run.effect(name, run=lambda value=value: value, reconcile=UNASKABLE, proof_type=Charge)
+            assert outcome == Accepted(Charge(1))
+            assert run.step(name, lambda value=value: value, result_type=Charge) == Charge(1)
+        with pytest.raises(EffectUnresolved):
+            run.effect("wrong", run=lambda: {"no": 1}, reconcile=UNASKABLE, proof_type=Charge)
+
+
+def test_a_body_of_the_other_colour_is_named_before_a_run_begins() -> None:
+    async def body(run: Any) -> None: ...
+
+    with Runtime("memory:") as runtime:
+        with pytest.raises(UsageError, match="AsyncRuntime"):
+            runtime.execute("r", body)  # type: ignore[unused-coroutine]
+        assert runtime.runs() == []
+
+
+async def test_a_blocking_body_under_the_asyncio_runtime_is_named_too() -> None:
+    def body(run: Any) -> int:
+        return 1
+
+    async with AsyncRuntime("memory:") as runtime:
+        with pytest.raises(UsageError, match="not an async function"):
+            await runtime.execute("r", body)  # type: ignore[arg-type]
+        assert await runtime.runs() == []
+
+
+def test_a_runtime_is_entered_once() -> None:
+    with Runtime("memory:") as runtime, pytest.raises(UsageError, match="open already"):
+        runtime.__enter__()
+
+
+def test_an_operation_with_any_number_of_arguments_can_be_used() -> None:
+    mail = Recipient("mail")
+
+    @mail.operation(reconcile=UNASKABLE)
+    def send(*to: str) -> str:
+        return ",".join(to)
+
+    with Runtime("memory:") as runtime, runtime.run("r") as run:
+        assert run.effect("mail", operation=send("a", "b")) == Accepted("a,b")
+
+
+@pytest.mark.rule("E16")
+def test_what_happened_is_not_allowed_to_be_sent_again() -> None:
+    with Runtime("memory:") as runtime, runtime.run("r") as run:
+
+        def lost() -> None:
+            raise TimeoutError
+
+        # The text says what happened, whether something may have been sent, and the mend (rule E20).
+        with pytest.raises(EffectUnresolved, match="may have been sent"):
+            run.effect("pay", run=lost, reconcile=UNASKABLE)
+        assert isinstance(run.effect("pay", run=lost, reconcile=UNASKABLE), Uncertain)
+        [view] = runtime.effects()
+        how: dict[str, Any] = {"reason": "looked", "by": "me", "expect_version": view.version}
+        with pytest.raises(UsageError):
+            runtime.decide("r", "pay", happened="x", new_name="again", **how)
+        with pytest.raises(UsageError):
+            runtime.decide("r", "pay", happened="x" * 70_000, **how)
+        assert runtime.decide("r", "pay", did_not_happen=True, new_name="again", **how).new_name == "again"
+
+
+@pytest.mark.rule("E9", "E2")
+def test_not_being_askable_counts_as_a_look_up_that_found_nothing() -> None:
+    now = [1000.0]
+    with Runtime("memory:", clock=lambda: now[0]) as runtime, runtime.run("r") as run:
+
+        def lost() -> None:
+            raise TimeoutError
+
+        def call() -> Any:
+            return run.effect("pay", run=lost, reconcile=UNASKABLE, visibility=60.0)
+
+        with pytest.raises(EffectUnresolved):
+            call()
+        with pytest.raises(EffectUnresolved) as raised:
+            call()
+        assert raised.value.reason == "too-early"
+        now[0] += 60.0
+        assert isinstance(call(), Uncertain)
+
+
+@pytest.mark.rule("S7")
+async def test_both_handles_fit_the_narrow_port() -> None:
+    with Runtime("memory:") as runtime:
+        assert isinstance(runtime.run("r"), Durability)
+    async with AsyncRuntime("memory:") as other:
+        assert isinstance(other.run("r"), AsyncDurability)
+
+
+class Damaged:
+    """A host's store that damages the records of some slots on the way out."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, str, str], Record] = {}
+        self.damage = ""
+
+    def append(self, entry: Entry, *, settle: bool = False) -> Record:
+        key = (entry.namespace, entry.run, entry.slot)
+        fields = {name: getattr(entry, name) for name in Record.__struct_fields__ if name != "position"}
+        return self.entries.setdefault(key, Record(position=len(self.entries) + 1, **fields))
+
+    def read(self, namespace: str, run: str, after: int = 0) -> list[Record]:
+        found = [r for (n, k, _), r in self.entries.items() if (n, k) == (namespace, run) and r.position > after]
+        return [self._damaged(r) if self.damage and r.slot.startswith(self.damage) else r for r in found]
+
+    @staticmethod
+    def _damaged(record: Record) -> Record:
+        fields = {name: getattr(record, name) for name in Record.__struct_fields__}
+        return Record(**{**fields, "body": b'{"x'})
+
+
+@pytest.mark.rule("P4", "L4")
+def test_a_damaged_park_fails_closed_whatever_else_is_on_record() -> None:
+    ledger = Damaged()
+    with Runtime(ledger) as runtime, runtime.run("r") as run:
+        run.sleep(0.0, name="nap")
+        run.deliver("e", "1", 7)
+        run.deliver("e", "2", 8)
+    for damage in ("park/sleep/nap", "park/sleep/nap/woken"):
+        ledger.damage = damage
+        with Runtime(ledger) as runtime, runtime.run("r") as run, pytest.raises(LedgerCorrupt):
+            run.sleep(0.0, name="nap")
+    ledger.damage = "event/e/1"
+    with Runtime(ledger) as runtime, runtime.run("r") as run:
+        with pytest.raises(LedgerCorrupt):
+            run.wait_for("e", "1", timeout=0.0)
+        assert run.wait_for("e", "2") == 8
+
+
+@pytest.mark.rule("P2")
+def test_a_finished_run_takes_no_new_wait_with_or_without_a_timeout() -> None:
+    with Runtime("memory:") as runtime, runtime.run("r") as run:
+        run.deliver("e", "1", 7)
+        run.finish()
+        assert run.wait_for("e", "1", timeout=0.0) == 7
+        for timeout in (None, 0.0, 1.0):
+            with pytest.raises(UsageError):
+                run.wait_for("e", "2", timeout=timeout)
