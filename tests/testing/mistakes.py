@@ -360,7 +360,21 @@ def computes_a_set():
     return body, {}
 
 
-@wrong("raises", "your body raises ZeroDivisionError('division by zero') when nothing goes wrong")
+@wrong(
+    "run-raises",
+    "your run for 'charge' raised KeyError when nothing goes wrong: KeyError('typo') at tests/testing/mistakes.py:",
+)
+def has_a_run_that_never_works():
+    def charge(ctx):
+        return {}["typo"]
+
+    def body(run):
+        run.effect("charge", run=charge, reconcile=lambda: None)
+
+    return body, {}
+
+
+@wrong("raises", "your body raises ZeroDivisionError('division by zero') at tests/testing/mistakes.py:")
 def raises_always():
     def body(run):
         return 1 / run.step("none", lambda: 0)
@@ -401,7 +415,7 @@ def forgets_that_it_may_be_uncertain():
     return body, {"recipients": [payee]}
 
 
-@wrong("waits", "your body waits for wait for 'approval/7', and nobody brings it")
+@wrong("waits", "your body waits for 'approval' '7', and nobody brings it")
 def waits_for_nobody():
     def body(run):
         run.wait_for("approval", "7")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from counterfoil.testing.notes import TIMES
+
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
@@ -40,6 +42,21 @@ async def mails(run):
 
 def sent():
     return len(outbox)
+
+
+def buggy(ctx):
+    return {}["typo"]
+
+
+def guarded(run):
+    try:
+        run.effect("charge", run=buggy, reconcile=lambda: None)
+    except Exception:
+        pass
+
+
+def verbose(run):
+    raise ValueError("a long text " * 30)
 
 
 class Shop:
@@ -99,6 +116,60 @@ def test_one_seed_alone_is_tried_again(shop: Path) -> None:
 
 def test_a_function_of_the_module_counts_what_was_sent(shop: Path) -> None:
     assert "your step 'mail' sends" in simulate(shop, "shop:mails", "--sent", "sent", code=1)
+
+
+def test_a_run_that_never_works_is_named_also_where_the_body_takes_every_error(shop: Path) -> None:
+    said = simulate(shop, "shop:guarded", code=1)
+    assert said.startswith(
+        "your run for 'charge' raised KeyError when nothing goes wrong: KeyError('typo') at shop.py:"
+    )
+
+
+def test_an_error_is_told_in_full_with_its_place_and_what_repeats_is_folded(shop: Path) -> None:
+    number = SHOP.split("\n").index('    raise ValueError("a long text " * 30)') + 1
+    text = f"your body raises ValueError({'a long text ' * 30!r}) at shop.py:{number} when nothing goes wrong"
+    said = simulate(shop, "shop:verbose", code=1)
+    assert said.startswith(f"{text}\n")
+    assert said.count("its body ends with") == 1
+    assert f" ({TIMES}6)\n" in said
+    found = json.loads(simulate(shop, "shop:verbose", "--json", code=1))
+    assert found["mistakes"][0]["text"] == text
+
+
+def test_what_a_body_waits_for_is_said_as_an_option(shop: Path) -> None:
+    said = simulate(shop, "shop:order", code=1)
+    assert said.startswith(
+        "your body waits for 'approval' '7', and nobody brings it (say what is delivered: --deliver approval 7 JSON)\n"
+    )
+    assert "its body waits, and nothing comes" in said
+    assert "Waiting(" not in said
+
+
+def test_it_says_what_was_not_watched(shop: Path) -> None:
+    remark = "were not watched: name a function that counts them with --sent"
+    (shop / "plain.py").write_text("def body(run):\n    run.step('mail', lambda: 1)\n", encoding="utf-8")
+    assert f"sends in steps and in the body {remark}" in simulate(shop, "plain:body", "--seeds", "0")
+    said = simulate(shop, "shop:Shop.place", "--seeds", "0")
+    assert f"in the body to others than the recipients in the module {remark}" in said
+    assert json.loads(simulate(shop, "plain:body", "--seeds", "0", "--json"))["remarks"]
+    assert "watched" not in simulate(shop, "shop:Shop.place", "--seeds", "0", "--sent", "sent")
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        ("x = 1\ny = 1 / 0\n", "cannot be imported: bad.py:2: ZeroDivisionError: division by zero\n"),
+        ("def f(:\n", "cannot be imported: bad.py:1: SyntaxError: "),
+        ("import nonsuch\n", "cannot be imported: bad.py:1: ModuleNotFoundError: No module named 'nonsuch'\n"),
+        ("raise SystemExit(3)\n", "cannot be imported: bad.py:1: SystemExit: 3\n"),
+    ],
+)
+def test_a_module_that_raises_on_import_is_told_with_the_place(tmp_path: Path, module: str, says: str) -> None:
+    (tmp_path / "bad.py").write_text(module, encoding="utf-8")
+    said = simulate(tmp_path, "bad.py:body", code=2)
+    assert said.startswith("counterfoil: module 'bad' ")
+    assert says in said
+    assert said.count("\n") == 1
 
 
 def test_a_module_may_be_named_as_a_file(shop: Path) -> None:

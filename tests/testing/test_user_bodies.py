@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from counterfoil import UsageError
+from counterfoil import Evidence, Failed, Rejected, UsageError
 from counterfoil.testing.crash_points import BrokenBody, crash_points, examine
+from counterfoil.testing.notes import TIMES, folded
 from counterfoil.testing.plans import Plan, drawn
 from counterfoil.testing.recipients import HttpPayee, MailSink, Payee
 from tests.explore.zoo import ZOO as FLOWS
@@ -159,6 +160,23 @@ def test_a_body_that_sends_over_http_is_tried_with_what_the_payee_saw() -> None:
         assert crash_points(charge_over_http(served, 1), recipients=[served.payee], kinds=["crash", "reply"]).ok
         (mistake,) = examine(charge_over_http(served, 2), recipients=[served.payee], kinds=["reply"]).mistakes
     assert mistake.text.startswith("your run for 'charge' reached the recipient 2 times in 1 call")
+
+
+@pytest.mark.parametrize("error", [Rejected(Evidence("status", status=402)), Failed(Evidence("status", status=503))])
+def test_a_run_that_refuses_on_purpose_is_no_mistake(error: Exception) -> None:
+    def refuse(ctx: Any) -> str:
+        raise error
+
+    def body(run: Any) -> None:
+        run.effect("charge", run=refuse, reconcile=lambda: None)
+
+    assert "run-raises" not in {each.code for each in examine(body, kinds=["crash"]).mistakes}
+
+
+def test_rounds_of_a_timeline_are_folded() -> None:
+    lines = [f"  t={n:<6g} life 1     {what}" for n, what in enumerate("abcbcbcdd")]
+    assert folded(lines) == [*lines[:2], f"{lines[2]} (these 2 lines {TIMES}3)", f"{lines[7]} ({TIMES}2)"]
+    assert folded([]) == []
 
 
 def test_a_report_is_json_too() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from counterfoil.errors import UsageError
 from counterfoil.testing.crash_points import Report, examine
+from counterfoil.testing.notes import innermost
 from counterfoil.testing.recipients.faulty import Faulty
 
 
@@ -46,7 +48,7 @@ def simulate(wanted: Wanted) -> Report:
     """
     module, body = _find(wanted.target)
     found = {id(value): value for value in vars(module).values() if isinstance(value, Faulty)}
-    return examine(
+    report = examine(
         body,
         ledger=wanted.ledger,
         recipients=list(found.values()),
@@ -56,6 +58,13 @@ def simulate(wanted: Wanted) -> Report:
         kinds=None if wanted.seed is None else ["seed"],
         seeds=range(wanted.seeds) if wanted.seed is None else [wanted.seed],
     )
+    report.mistakes = [replace(each, hint=each.command_hint or each.hint) for each in report.mistakes]
+    if wanted.sent is None:
+        others = "" if not found else " to others than the recipients in the module"
+        report.remarks.append(
+            f"sends in steps and in the body{others} were not watched: name a function that counts them with --sent"
+        )
+    return report
 
 
 def _find(target: str) -> tuple[ModuleType, Callable[..., Any]]:
@@ -70,9 +79,22 @@ def _find(target: str) -> tuple[ModuleType, Callable[..., Any]]:
         sys.path.insert(0, str(folder))
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
-        raise UsageError(f"module {name!r} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"module {name!r} cannot be imported: {_why(error, name)}") from error
     return module, _function(module, qualname)
+
+
+def _why(error: BaseException, name: str) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+        return str(error)
+    if isinstance(error, SyntaxError):
+        places = [(error.filename or "", error.lineno or 0)]
+        said = error.msg
+    else:
+        places = [(at.filename, at.lineno or 0) for at in traceback.extract_tb(error.__traceback__)]
+        said = str(error)
+    where = innermost(places)
+    return f"{f'{where}: ' if where else ''}{type(error).__name__}{f': {said}' if said else ''}"
 
 
 def _function(module: ModuleType, qualname: str) -> Callable[..., Any]:

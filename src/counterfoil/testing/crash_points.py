@@ -21,7 +21,7 @@ from typing import Any, Final
 from counterfoil.errors import UsageError
 from counterfoil.ports.ledger import Ledger
 from counterfoil.testing.judge import judge, outside_sends
-from counterfoil.testing.notes import Mistake
+from counterfoil.testing.notes import Mistake, folded
 from counterfoil.testing.plans import HERE, LEDGER, THERE, Plan, ReplyFault, drawn
 from counterfoil.testing.recipients.faulty import Faulty
 from counterfoil.testing.stage import Store
@@ -50,7 +50,8 @@ class Report:
         mistakes: what breaks, the first trial's only; empty if nothing does.
         plan: what went wrong in that trial, in words.
         seed: the seed of that trial, if one drew it.
-        timeline: what happened in it, one line per event.
+        timeline: what happened in it, one line per event; what came again and again is folded.
+        remarks: what was not looked at.
     """
 
     body: str
@@ -60,6 +61,7 @@ class Report:
     plan: str = ""
     seed: int | None = None
     timeline: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -76,7 +78,8 @@ class Report:
 
     def __str__(self) -> str:
         if self.ok:
-            return f"{self.body} on {self.ledger}: nothing broke in {self.counts}"
+            said = f"{self.body} on {self.ledger}: nothing broke in {self.counts}"
+            return "\n".join([said, *(f"  {remark}" for remark in self.remarks)])
         first, *others = self.mistakes
         lines = [str(first), f"  in {self.body}, with {self.plan}", *(f"  also: {each}" for each in others)]
         return "\n".join([*lines, *self.timeline, f"  ({self.counts})"])
@@ -94,6 +97,7 @@ class Report:
                 {"code": each.code, "name": each.name, "text": each.text, "hint": each.hint} for each in self.mistakes
             ],
             "timeline": [line.strip() for line in self.timeline],
+            "remarks": self.remarks,
         }
 
 
@@ -147,7 +151,7 @@ class Examination:
             self.report.mistakes = trial.notes.mistakes
             self.report.plan = str(plan)
             self.report.seed = plan.seed
-            self.report.timeline = trial.notes.timeline
+            self.report.timeline = folded(trial.notes.timeline)
         return trial
 
     def _growing(self, kind: str, plan: Callable[[int], Plan]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from counterfoil.outcomes import Accepted, Failed, Rejected, Uncertain
 from counterfoil.protocol import states
 from counterfoil.protocol.checker import Checker, Item
 from counterfoil.runtime.views import EffectView
-from counterfoil.testing.notes import EffectSettings, Looked, plain, shown
+from counterfoil.testing.notes import EffectSettings, Looked, plain, whole
 from counterfoil.testing.recipients.faulty import WIRE
 from counterfoil.testing.trials import Trial
 
@@ -21,6 +22,8 @@ def judge(trial: Trial) -> None:
     notes = trial.notes
     if notes.mistakes:
         return
+    if trial.plan.kind == "clean":
+        _judge_runs(trial)
     for view in trial.views:
         _judge_effect(trial, view)
     _judge_sends(trial)
@@ -48,6 +51,20 @@ def _judge_effect(trial: Trial, view: EffectView) -> None:
         _judge_unresolved(trial, view, looked)
 
 
+def _judge_runs(trial: Trial) -> None:
+    """A run that fails where nothing goes wrong would hide behind the faults that are planned for it later."""
+    for key, performed in trial.notes.performed.items():
+        for error in (each.error for each in performed):
+            if isinstance(error, Exception) and not isinstance(error, (Failed, Rejected)):
+                name = trial.notes.name_of(key)
+                trial.notes.mistake(
+                    "run-raises",
+                    name,
+                    f"your run for {name!r} raised {type(error).__name__} when nothing goes wrong: {whole(error)}",
+                    hint="raise Rejected or Failed where the recipient has said no; mend it otherwise",
+                )
+
+
 def _never_asked(trial: Trial, view: EffectView) -> bool:
     return not trial.notes.settings.get(view.name, EffectSettings()).askable
 
@@ -59,7 +76,7 @@ def _judge_accepted(trial: Trial, view: EffectView, made: list[bytes]) -> None:
     proof = plain(outcome.proof)
     if proof is None or proof in made:
         return
-    name, found = view.name, shown(proof)
+    name, found = view.name, whole(proof)
     raised = [p for p in trial.notes.performed.get(view.effect_key, ()) if p.error is not None]
     owner = trial.case.proofs.get(proof)
     somebody = owner is not None and owner != view.effect_key
@@ -77,7 +94,7 @@ def _judge_accepted(trial: Trial, view: EffectView, made: list[bytes]) -> None:
     trial.notes.mistake(
         "named-differently",
         name,
-        f"your reconcile for {name!r} returned {found}, and your run had returned {shown(made[0])} for the same key",
+        f"your reconcile for {name!r} returned {found}, and your run had returned {whole(made[0])} for the same key",
         hint="both must return the same name for one effect, without times or states in it",
     )
 
@@ -93,7 +110,7 @@ def _judge_uncertain(trial: Trial, view: EffectView, made: list[bytes], *, looke
         trial.notes.mistake(
             "verify-refuses",
             name,
-            f"your verify for {name!r} refused {shown(own[0])}, which your reconcile found and your run had made: "
+            f"your verify for {name!r} refused {whole(own[0])}, which your reconcile found and your run had made: "
             f"{_UNCERTAIN}",
             hint="verify must hold for every proof of this effect, also when it comes from reconcile",
         )
@@ -101,8 +118,8 @@ def _judge_uncertain(trial: Trial, view: EffectView, made: list[bytes], *, looke
         trial.notes.mistake(
             "foreign",
             name,
-            f"your reconcile for {name!r} returned {shown(found[0])}, which is somebody else's item (your verify "
-            f"refused it), and not {shown(made[0])}, which your run had made: {_UNCERTAIN}",
+            f"your reconcile for {name!r} returned {whole(found[0])}, which is somebody else's item (your verify "
+            f"refused it), and not {whole(made[0])}, which your run had made: {_UNCERTAIN}",
             hint="search by ctx.key",
         )
     elif not looked or not view.outcome or view.outcome.evidence.kind != "not-found":
@@ -112,14 +129,14 @@ def _judge_uncertain(trial: Trial, view: EffectView, made: list[bytes], *, looke
             "visibility-too-short",
             name,
             f"your visibility for {name!r} ({settings.visibility_s:g} s) is shorter than the recipient's lag: "
-            f"your reconcile found nothing, and finds {shown(made[0])} later: {_UNCERTAIN}",
+            f"your reconcile found nothing, and finds {whole(made[0])} later: {_UNCERTAIN}",
             hint="give visibility= the longest time that the recipient may take to show it, in seconds",
         )
     else:
         trial.notes.mistake(
             "not-found",
             name,
-            f"your reconcile for {name!r} did not find {shown(made[0])}, which your run had made: {_UNCERTAIN}",
+            f"your reconcile for {name!r} did not find {whole(made[0])}, which your run had made: {_UNCERTAIN}",
             hint="give ctx.key to the recipient in run, and search for it in reconcile",
         )
 
@@ -138,7 +155,7 @@ def _judge_failed(trial: Trial, view: EffectView, made: list[bytes], *, looked: 
         trial.notes.mistake(
             "failed-but-made",
             name,
-            f"your reconcile for {name!r} raised {state}, and it happened all the same ({shown(made[0])}): "
+            f"your reconcile for {name!r} raised {state}, and it happened all the same ({whole(made[0])}): "
             "not found is no proof",
             hint="return None where nothing is found; raise Failed only where the key is closed there for good",
         )
@@ -147,11 +164,11 @@ def _judge_failed(trial: Trial, view: EffectView, made: list[bytes], *, looked: 
         trial.notes.mistake(
             "failed-but-made",
             name,
-            f"your run for {name!r} raised {state}, and it had happened ({shown(made[0])}): an error proves nothing",
+            f"your run for {name!r} raised {state}, and it had happened ({whole(made[0])}): an error proves nothing",
             hint="let the error pass; raise Failed only for an answer of the recipient that says so",
         )
     else:
-        _rule(trial, "O2", name, text=f"it is {view.state}, and your run had made {shown(made[0])}")
+        _rule(trial, "O2", name, text=f"it is {view.state}, and your run had made {whole(made[0])}")
 
 
 def _rule(trial: Trial, rule: str, name: str, *, text: str) -> None:
@@ -170,7 +187,7 @@ def _judge_unresolved(trial: Trial, view: EffectView, looked: list[Looked]) -> N
         trial.notes.mistake(
             "reconcile-raises",
             name,
-            f"your reconcile for {name!r} raises {shown(raised)} each time: after a crash it could never be settled",
+            f"your reconcile for {name!r} raises {whole(raised)} each time: after a crash it could never be settled",
             hint="return None where the recipient shows nothing",
         )
 
@@ -291,25 +308,37 @@ def _judge_end(trial: Trial) -> None:
             hint="end loops by what is recorded",
         )
     elif ended.how == "waits" and not (disturbed and not settled):
-        kind, name = trial.sequences[-1].pairs[-1] if trial.sequences[-1].pairs else ("", "")
-        notes.mistake(
-            "waits",
-            name,
-            f"your body waits for {kind.replace('_', ' ')} {name!r}, and nobody brings it",
-            hint="say what is delivered: deliver=[(event, id, payload)]",
-        )
+        _waits(trial)
     elif isinstance(ended.error, AttributeError) and isinstance(ended.error.obj, (Uncertain, Failed, Rejected)):
         kind = type(ended.error.obj).__name__
         notes.mistake(
             "outcome-ignored",
             "",
-            f"your body takes every outcome for Accepted: it raises {shown(ended.error)} where one is {kind}",
+            f"your body takes every outcome for Accepted: it raises {whole(ended.error)} where one is {kind}",
             hint="match on Accepted, Rejected, Failed and Uncertain",
         )
     elif ended.how == "raised" and ended.error is not None and (settled or not disturbed):
         error = ended.error
         when = "again and again, also with nothing wrong any more" if disturbed else "when nothing goes wrong"
-        notes.mistake("raises", "", f"your body raises {shown(error)} {when}")
+        notes.mistake("raises", "", f"your body raises {whole(error)} {when}")
+
+
+def _waits(trial: Trial) -> None:
+    asked = trial.sequences[-1]
+    open_ended = [pair for pair in asked.pairs if pair not in asked.returned]
+    parks = [name for kind, name in open_ended if kind == "wait_for"]
+    if parks:
+        event, event_id = trial.notes.awaited[parks[-1]]
+        trial.notes.mistake(
+            "waits",
+            parks[-1],
+            f"your body waits for {event!r} {event_id!r}, and nobody brings it",
+            hint=f'say what is delivered: deliver=[("{event}", "{event_id}", payload)]',
+            command_hint=f"say what is delivered: --deliver {shlex.join([event, event_id])} JSON",
+        )
+        return
+    kind, name = (open_ended or [("", "")])[-1]
+    trial.notes.mistake("waits", name, f"your body waits in {kind} {name!r}, and nothing comes")
 
 
 def _judge_replay(trial: Trial) -> None:
@@ -322,13 +351,13 @@ def _judge_replay(trial: Trial) -> None:
         trial.not_deterministic(new, None)
     elif replayed.how == "raised":
         error = replayed.error
-        notes.mistake("raises", "", f"your body raises {shown(error)} when it is replayed")
+        notes.mistake("raises", "", f"your body raises {whole(error)} when it is replayed")
     elif replayed.how == "returned" and not _equal(replayed.value, trial.ended.value):
         notes.mistake(
             "result-changes",
             "",
-            f"your body is not deterministic: a replay returned {shown(replayed.value)}, "
-            f"and it had returned {shown(trial.ended.value)}",
+            f"your body is not deterministic: a replay returned {whole(replayed.value)}, "
+            f"and it had returned {whole(trial.ended.value)}",
             hint="take what differs from a step",
         )
 

@@ -188,6 +188,17 @@ class Life:
 
     # --- judging what a body raised
 
+    def say_end(self, error: BaseException) -> None:
+        """Tell people how a call of the body ended; of a death they know."""
+        if self.dead:
+            return
+        said = f"its body ends with {shown(error)}"
+        if within(error, Waiting) is not None:
+            said = "its body waits, and nothing comes"
+        elif within(error, Endless) is not None:
+            said = "its body asks again and again"
+        self.trial.notes.say(self.who, said)
+
     def judged(self, error: BaseException) -> Ended | None:
         """Say how a life ends with what its body raised; None: the body is called again."""
         if self.dead:
@@ -262,7 +273,7 @@ def _live(life: Life) -> Ended:
         except BaseException as error:  # noqa: BLE001 - crashes are no exceptions of the user's
             found = life.judged(error)
             ended = found or Ended("raised", error=error)
-            trial.notes.say(life.who, f"its body ends with {shown(error)}") if not life.dead else None
+            life.say_end(error)
             if found is not None:
                 break
     if life.dead:
@@ -300,7 +311,7 @@ async def _live_async(life: Life) -> Ended:
         except BaseException as error:  # noqa: BLE001 - crashes are no exceptions of the user's
             found = life.judged(error)
             ended = found or Ended("raised", error=error)
-            trial.notes.say(life.who, f"its body ends with {shown(error)}") if not life.dead else None
+            life.say_end(error)
             if found is not None:
                 break
     if life.dead:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sized
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from counterfoil.errors import NotSerializable
+from counterfoil.errors import CounterfoilError, NotSerializable
 from counterfoil.protocol import codec
 from counterfoil.testing.recipients.faulty import Faulty
 from counterfoil.testing.stage import Clock
 
 SHOWN: Final = 60
+WHOLE: Final = 2_000
 TIMELINE_MAX: Final = 400
+CYCLE_MAX: Final = 6
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
+
+_LIBRARY: Final = str(Path(__file__).resolve().parents[1])
+_OTHERS: Final = tuple({path for name in ("stdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +35,14 @@ class Mistake:
         name: the effect or step that it is about; "" if it is about the body.
         text: what is wrong, in the user's terms.
         hint: what mends it.
+        command_hint: the same for who has called the command line, where that differs.
     """
 
     code: str
     name: str
     text: str
     hint: str = ""
+    command_hint: str = ""
 
     def __str__(self) -> str:
         return f"{self.text} ({self.hint})" if self.hint else self.text
@@ -85,6 +95,7 @@ class Notes:
     requested: dict[tuple[str, str], Any] = field(default_factory=dict)
     settings: dict[str, EffectSettings] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
+    awaited: dict[str, tuple[str, str]] = field(default_factory=dict)
     overlapping: bool = False
     sights: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     mistakes: list[Mistake] = field(default_factory=list)
@@ -100,9 +111,9 @@ class Notes:
         if len(self.timeline) < TIMELINE_MAX:
             self.timeline.append(f"  t={round(self.clock.now() - self.began, 3):<6g} {who:<10} {what}")
 
-    def mistake(self, code: str, name: str, text: str, *, hint: str = "") -> None:
+    def mistake(self, code: str, name: str, text: str, *, hint: str = "", command_hint: str = "") -> None:
         """Note a mistake; the same one is noted once."""
-        found = Mistake(code=code, name=name, text=text, hint=hint)
+        found = Mistake(code=code, name=name, text=text, hint=hint, command_hint=command_hint)
         if found not in self.mistakes:
             self.mistakes.append(found)
 
@@ -162,8 +173,63 @@ def plain(value: Any) -> bytes | None:
         return None
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, most: int = SHOWN) -> str:
     """Show a value in one short line."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else repr(value)
     text = " ".join(text.split())
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def whole(value: Any) -> str:
+    """Show a value in one line, with all that a person can use; an error with its hint and where it was raised."""
+    if not isinstance(value, BaseException):
+        return shown(value, WHOLE)
+    text = f"{type(value).__name__}({str(value)!r})" if isinstance(value, CounterfoilError) else repr(value)
+    where = raised_at(value)
+    return f"{shown(text.encode(), WHOLE)} at {where}" if where else shown(text.encode(), WHOLE)
+
+
+def raised_at(error: BaseException) -> str:
+    """Return the innermost place of the user's own code that an error passed through, as `shop.py:31`, or ""."""
+    places: list[tuple[str, int]] = []
+    at = error.__traceback__
+    while at is not None:
+        places.append((at.tb_frame.f_code.co_filename, at.tb_lineno))
+        at = at.tb_next
+    return innermost(places)
+
+
+def innermost(places: list[tuple[str, int]]) -> str:
+    """Return the last of some places that is in the user's own code; one in other people's if there is none."""
+    foreign = [place for place in places if not place[0].startswith(("<", _LIBRARY))]
+    own = [place for place in foreign if not place[0].startswith(_OTHERS)]
+    for path, number in (own or foreign)[-1:]:
+        file = Path(path)
+        here = Path.cwd()
+        return f"{file.relative_to(here) if file.is_relative_to(here) else file.name}:{number}"
+    return ""
+
+
+def folded(timeline: list[str]) -> list[str]:
+    """Fold events that come again and again into one round of them, with how often they came."""
+    said = [line.split(None, 1)[1] for line in timeline]
+    lines: list[str] = []
+    at = 0
+    while at < len(said):
+        size, times = _round(said, at)
+        lines += timeline[at : at + size]
+        if times > 1:
+            lines[-1] += f" ({TIMES}{times})" if size == 1 else f" (these {size} lines {TIMES}{times})"
+        at += size * times
+    return lines
+
+
+def _round(said: list[str], at: int) -> tuple[int, int]:
+    """Return how many lines from here on come again at once, and how often they come."""
+    for size in range(1, CYCLE_MAX + 1):
+        times = 1
+        while said[at : at + size] == said[at + size * times : at + size * (times + 1)]:
+            times += 1
+        if times > 1:
+            return size, times
+    return 1, 1

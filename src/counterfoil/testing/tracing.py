@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from counterfoil.effects.effect import Unaskable
 from counterfoil.errors import EffectUnresolved, LedgerUnavailable, NameConflict, NotSerializable
 from counterfoil.outcomes import Accepted
-from counterfoil.testing.notes import EffectSettings, Notes, shown
+from counterfoil.testing.notes import EffectSettings, Notes, shown, whole
 
 if TYPE_CHECKING:
     from counterfoil.testing.lives import Life
@@ -55,12 +55,16 @@ class Asked:
         self._life = life
         self._notes: Notes = life.trial.notes
         self._method = method
-        named = args[:2] if method in ("wait_for", "deliver") else args[:1]
+        named: tuple[Any, ...] = args[:1]
         if method == "sleep":
             named = (kwargs.get("name", ""),)
+        elif method in ("wait_for", "deliver"):
+            named = (*args, *(kwargs[part] for part in ("event", "id") if part in kwargs), "", "")[:2]
         elif not named:
-            named = (kwargs.get("name", kwargs.get("event", "")),)
+            named = (kwargs.get("name", ""),)
         self._name = "/".join(str(part) for part in named)
+        if method == "wait_for":
+            self._notes.awaited[self._name] = str(named[0]), str(named[1])
         self._request: Any = None
         if method == "effect":
             self._effect(args, kwargs)
@@ -175,4 +179,4 @@ def difference(first: Any, second: Any, path: str = "") -> str:
                 return difference(one, other, f"{path}[{index}]")
     if first == second:
         return ""
-    return f" ({path + ' was ' if path else ''}{shown(first)}, then {shown(second)})"
+    return f" ({path + ' was ' if path else ''}{whole(first)}, then {whole(second)})"
