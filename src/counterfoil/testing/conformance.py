@@ -35,43 +35,13 @@ from counterfoil.ports.ledger import (
 )
 from counterfoil.protocol import slots
 from counterfoil.protocol.records import EFFECT, KINDS, NOTE, RUN, STEP, Entry, Record, checksum
+from counterfoil.testing.hostile import ALIKE_NAMES, HOSTILE_BODIES, HOSTILE_NAMES
 from counterfoil.threads import start_daemon
 
 Put = Callable[..., Record]
 
 NAMESPACE: Final = "conformance"
 WAIT_S: Final = 30.0
-
-# Names that people really use, and names that break stores which take them for something else.
-HOSTILE_NAMES: Final = (
-    "a",
-    "order/42",
-    "100%",
-    "%2F",
-    "it's",
-    'say "hi"',
-    "drop table; --",
-    "back\\slash",
-    "*",
-    ">",
-    "a.b.c",
-    " leading and trailing ",
-    "Größe",
-    "大きい",
-    "👩‍👩‍👧",
-    "\u202eright to left",
-    "zero\u200bwidth",
-    "x" * 255,
-)
-
-HOSTILE_BODIES: Final = (
-    b"null",
-    b'"a\\u0000b"',
-    '"\U0001f9fe ü"'.encode(),
-    b"[9223372036854775807,-9223372036854775808]",
-    b'{"a":[1,2.5,true,false,null,{"b":""}]}',
-    b'"' + b"x" * 100_000 + b'"',
-)
 
 
 class LedgerConformance:
@@ -230,6 +200,23 @@ class LedgerConformance:
             for name in HOSTILE_NAMES:
                 found = self.slots_of(f"{name[:200]}{way}", name)
                 assert found == [slots.step(name), slots.intent(name, 1), slots.event(name, name)]
+
+    def test_names_that_look_alike_stay_apart(self) -> None:
+        """Runs, slots and namespaces that differ in case, in spaces or in how a letter is composed never meet."""
+        for way, put in self.ways():
+            for name in ALIKE_NAMES:
+                alike = f"{way}/{name}"
+                for entry in (
+                    self.entry("slot", run=alike),
+                    self.entry(slots.step(name), run=way),
+                    self.entry("slot", namespace=alike),
+                ):
+                    assert same(put(entry), entry)
+                    assert put(entry, settle=True).append_id == entry.append_id
+            assert self.slots_of(way) == [slots.step(name) for name in ALIKE_NAMES]
+            for alike in (f"{way}/{name}" for name in ALIKE_NAMES):
+                assert self.slots_of(alike) == ["slot"]
+                assert self.slots_of("run", alike) == ["slot"]
 
     def test_hostile_bodies_round_trip(self) -> None:
         """Bodies are bytes: NUL escapes, emoji, 64-bit integers and long ones come back as they were."""
