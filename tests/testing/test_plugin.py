@@ -114,6 +114,63 @@ def test_an_unknown_recipient_is_refused_by_name(tmp_path: Path) -> None:
     assert "there is no recipient 'bank'" in done.stdout
 
 
+@pytest.mark.parametrize("ledger", ["postgres://x", "nonsense", "sqlite:///a.db?engine=x"])
+def test_a_ledger_that_there_is_not_is_refused_once(tmp_path: Path, ledger: str) -> None:
+    done = run_pytest(tmp_path, "--counterfoil-ledger", ledger)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    (line,) = (done.stdout + done.stderr).strip().splitlines()
+    assert line.startswith("ERROR: --counterfoil-ledger: ")
+
+
+def test_a_ledger_may_be_a_url(tmp_path: Path) -> None:
+    tests = """
+def test_it(counterfoil_runtime):
+    with counterfoil_runtime.run("r") as run:
+        run.step("a", lambda: 1)
+"""
+    done = run_pytest(tmp_path, "--counterfoil-ledger", f"sqlite:///{tmp_path}/mine.db", tests=tests)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert (tmp_path / "mine.db").exists()
+
+
+def test_its_long_names_stand_beside_fixtures_of_ones_own(tmp_path: Path) -> None:
+    tests = """
+import pytest
+
+
+@pytest.fixture
+def recipient():
+    return "ada@example.org"
+
+
+@pytest.fixture
+def crash_points():
+    return []
+
+
+def test_it(recipient, crash_points, counterfoil_recipient, counterfoil_crash_points):
+    payee = counterfoil_recipient("payee")
+
+    def body(run):
+        run.effect("charge", run=payee.charge, reconcile=payee.find)
+
+    assert counterfoil_crash_points(body, kinds=["crash"]).ok
+    assert payee.requests
+"""
+    done = run_pytest(tmp_path, tests=tests)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_one_test_gets_the_same_by_either_name(tmp_path: Path) -> None:
+    tests = """
+def test_it(recipient, counterfoil_recipient, crash_points, counterfoil_crash_points):
+    assert recipient is counterfoil_recipient
+    assert crash_points is counterfoil_crash_points
+"""
+    done = run_pytest(tmp_path, tests=tests)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_pytest_finds_it_by_itself_and_it_imports_nothing_but_pytest() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert settings["project"]["entry-points"]["pytest11"] == {"counterfoil": "counterfoil.testing.plugin"}

@@ -1,7 +1,8 @@
 """The pytest plugin: fixtures `counterfoil_ledger`, `counterfoil_runtime`, `recipient` and `crash_points`.
 
-pytest finds it by itself where Counterfoil is installed. It imports nothing of the library until a fixture is used,
-and needs no other plugin.
+The last two are `counterfoil_recipient` and `counterfoil_crash_points` too, for projects that have such names of their
+own. pytest finds the plugin by itself where Counterfoil is installed. It imports nothing of the library until a
+fixture is used or another ledger is chosen, and needs no other plugin.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import pytest
 if TYPE_CHECKING:
     from counterfoil.ports.ledger import Ledger
     from counterfoil.runtime.sync import Runtime
+    from counterfoil.testing.crash_points import Report
 
 _LEDGER_HELP = (
     "The ledger of the Counterfoil fixtures: memory, sqlite (a fresh file), sqlite3 (the same by the standard "
     "library's engine), or a ledger's URL."
 )
+_NAMED = ("memory", "sqlite", "sqlite3")
 _SEEDS_HELP = "Random trials with several faults at once that `crash_points` adds, N each."
 
 
@@ -29,6 +32,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("counterfoil")
     group.addoption("--counterfoil-ledger", metavar="LEDGER", default="memory", help=_LEDGER_HELP)
     group.addoption("--counterfoil-seeds", metavar="N", type=int, default=0, help=_SEEDS_HELP)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a ledger that there is not once, and not in each test."""
+    chosen = str(config.getoption("--counterfoil-ledger"))
+    if chosen in _NAMED:
+        return
+    from counterfoil.errors import UsageError
+    from counterfoil.ledgers.urls import parse
+
+    try:
+        parse(chosen)
+    except UsageError as error:
+        raise pytest.UsageError(f"--counterfoil-ledger: {error}") from None
 
 
 @pytest.fixture
@@ -90,25 +107,39 @@ class RecipientFactory:
 
 
 @pytest.fixture
-def recipient() -> Iterator[RecipientFactory]:
+def counterfoil_recipient() -> Iterator[RecipientFactory]:
     """Makes recipients that misbehave when they are told to: `recipient("mail", lag_s=5.0)`."""
     with ExitStack() as stack:
         yield RecipientFactory(stack)
 
 
 @pytest.fixture
-def crash_points(request: pytest.FixtureRequest, recipient: RecipientFactory) -> Callable[..., Any]:
+def recipient(counterfoil_recipient: RecipientFactory) -> RecipientFactory:
+    """The same as `counterfoil_recipient`, by its short name."""
+    return counterfoil_recipient
+
+
+@pytest.fixture
+def counterfoil_crash_points(
+    request: pytest.FixtureRequest, counterfoil_recipient: RecipientFactory
+) -> Callable[..., Report]:
     """Tries a body at every crash point; see `counterfoil.testing.crash_points.crash_points`.
 
     The recipients that the test made with `recipient` are known to it, and the ledger is that of the option.
     """
     from counterfoil.testing.crash_points import crash_points as try_body
 
-    def call(body: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+    def call(body: Callable[..., Any], *args: Any, **settings: Any) -> Report:
         __tracebackhide__ = True
-        settings.setdefault("recipients", list(recipient.made))
+        settings.setdefault("recipients", list(counterfoil_recipient.made))
         settings.setdefault("ledger", str(request.config.getoption("--counterfoil-ledger")))
         settings.setdefault("seeds", range(request.config.getoption("--counterfoil-seeds") or 0))
         return try_body(body, *args, **settings)
 
     return call
+
+
+@pytest.fixture
+def crash_points(counterfoil_crash_points: Callable[..., Report]) -> Callable[..., Report]:
+    """The same as `counterfoil_crash_points`, by its short name."""
+    return counterfoil_crash_points
