@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,6 +62,8 @@ def test_interrupted_it_ends_all_its_processes(tmp_path: Path, number: int) -> N
         _, said = process.communicate(timeout=20)
     assert process.returncode == 130
     assert b"Traceback" not in said
+    last = said.decode().splitlines()[-1]
+    assert re.fullmatch(rf"stopped after \d+ kills?; files kept in {re.escape(str(folder))}", last)
     assert left_behind(folder) == []
 
 

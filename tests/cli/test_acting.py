@@ -43,6 +43,8 @@ def test_a_decision_is_recorded(
     ("words", "code", "said"),
     [
         ([*DECIDE[:-1], "1", "--did-not-happen"], 4, "changed: it has version 2, you saw 1"),
+        ([*DECIDE[:-1], "1", "--did-not-happen"], 4, "; nothing was recorded"),
+        ([*DECIDE, "--happened", "x", "--new-name", "y"], 2, "what happened is not sent again"),
         (DECIDE, 2, "--happened PROOF or --did-not-happen"),
         ([*DECIDE, "--happened", "x", "--did-not-happen"], 2, "--happened PROOF or --did-not-happen"),
         ([*DECIDE, "--happened", "null"], 2, "null names nothing"),
@@ -65,19 +67,41 @@ def test_evidence_is_settled_by_its_key(shop: Terminal) -> None:
     late = shop("settle", SHOP, "door", "d1", "--key", by_name["door"]["key"], *said)
     assert "late evidence" in late.stdout
     assert "late evidence: accepted (attempt 1), via evidence from webhook" in shop("show", SHOP).stdout
-    assert "has the key 'wrong'" in shop("settle", SHOP, "door", "d1", "--key", "wrong", *said, code=2).stderr
+    wrong = shop("settle", SHOP, "door", "d1", "--key", "wrong", *said, code=2).stderr
+    assert "has the key 'wrong'" in wrong
+    assert "`effects --json` has it in the field `key`" in wrong
 
 
 @pytest.mark.rule("P2")
 def test_a_delivery_is_recorded_once(shop: Terminal, change: Callable[..., Any]) -> None:
     words = ["deliver", SHOP, "packed", "7"]
-    assert shop.json(*words, '{"by": "bob"}') == {"recorded": True}
-    assert shop.json(*words, '{"by": "bob"}') == {"recorded": False}
+    assert shop.json(*words, '{"by": "bob"}') == {"recorded": True, "begun": True}
+    assert shop.json(*words, '{"by": "bob"}') == {"recorded": False, "begun": True}
     other = shop(*words, '{"by": "eve"}', code=4)
     assert "counterfoil deliver by" in other.stderr
     assert change(lambda r: r.run(SHOP).wait_for("packed", "7")) == {"by": "bob"}
-    assert "the payload is no JSON" in shop(*words, "text", code=2).stderr
-    assert shop.json("deliver", SHOP, "nothing", "1") == {"recorded": True}
+    assert "the payload is not JSON" in shop(*words, "text", code=2).stderr
+    assert shop("deliver", SHOP, "nothing", "1").stderr == ""
+
+
+@pytest.mark.rule("P2")
+def test_a_delivery_to_a_run_that_has_not_begun_says_so(shop: Terminal, change: Callable[..., Any]) -> None:
+    early = shop("deliver", "order-\u202e", "packed", "7")
+    assert early.stdout == "delivered\n"
+    assert early.stderr == r"delivered; run 'order-\u202e' has not begun yet" + "\n"
+    assert shop.json("deliver", "order-9", "packed", "7") == {"recorded": True, "begun": False}
+    change(lambda r: r.run("order-9").step("s", lambda: 1))
+    assert shop.json("deliver", "order-9", "packed", "7") == {"recorded": False, "begun": True}
+
+
+@pytest.mark.rule("L10")
+def test_a_pruned_run_is_no_trouble_of_the_ledger(url: str) -> None:
+    with Runtime(url) as runtime:
+        with runtime.run("one") as run:
+            run.effect("mail", run=lambda: "m", reconcile=lambda: None)
+            run.finish()
+        runtime.prune(older_than_s=0)
+    assert "was pruned" in Terminal(url)("deliver", "one", "packed", "7", code=2).stderr
 
 
 @pytest.mark.rule("L10")
@@ -111,20 +135,29 @@ def test_a_restored_ledger_is_named_and_accepted(shop: Terminal, url: str, tmp_p
     old.close()
     backup.close()
     accept = ["accept-restore", "--by", "ann", "--reason", "compared with the statement"]
-    assert "did not notice" in shop(*accept, code=2).stderr
+    unnoticed = shop(*accept, code=2).stderr
+    assert "did not notice" in unnoticed
+    assert f"--ledger {url} accept-restore --unnoticed --by ann --reason 'compared with the statement'" in unnoticed
     with Runtime(url) as runtime:
         fill(runtime, "later")
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     path.write_bytes((tmp_path / "backup.db").read_bytes())
     assert [found["run"] for found in shop.json("runs")["runs"]] == [SHOP]
-    assert shop("deliver", SHOP, "late", "1", code=3).stderr.startswith("counterfoil: ")
+    full = f"counterfoil accept-restore --ledger {url} --by YOU --reason WHY"
+    assert full in shop("deliver", SHOP, "late", "1", code=3).stderr
     unwell = shop.json("doctor", code=1)["findings"]
     assert [each["subject"] for each in unwell if each["level"] == "error"] == ["generation"]
-    assert "accept-restore" in next(each["mend"] for each in unwell if each["level"] == "error")
+    assert full in next(each["mend"] for each in unwell if each["level"] == "error")
     assert "who you are" in shop("accept-restore", "--by", " ", "--reason", "x", code=2).stderr
-    assert shop(*accept).stdout.startswith("accepted as generation")
-    assert shop.json("deliver", SHOP, "late", "1") == {"recorded": True}
+    done = shop(*accept)
+    assert done.stdout.startswith("accepted as generation")
+    assert done.stdout.endswith(": the ledger takes records again\n")
+    assert "asks its recipient first, and is never sent" in done.stderr
+    assert shop.json("deliver", SHOP, "late", "1")["recorded"] is True
+    with Runtime(url) as runtime, runtime.run(SHOP) as run:
+        run.effect("lost-mail", run=lambda: 1 / 0, reconcile=lambda: None)
+    assert "restored: the ledger had gone back in time and was accepted" in shop("show", SHOP).stdout
     assert "accepted-restore" in shop("export").stdout
     assert shop.json(*accept, "--unnoticed")["why"] is None
 
@@ -157,6 +190,7 @@ def test_errors_nobody_expected_are_one_line_too(shop: Terminal, monkeypatch: py
     monkeypatch.setattr(Runtime, "runs", broken)
     result = shop("runs", code=70)
     assert result.stderr.startswith(r"counterfoil: ZeroDivisionError: of\x1b[31m all")
+    assert "(a defect of counterfoil: please report it, with what COUNTERFOIL_DEBUG=1 shows)" in result.stderr
     assert "Traceback" not in result.stderr
     assert "\x1b" not in result.stderr
 

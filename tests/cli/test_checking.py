@@ -110,9 +110,9 @@ def test_an_export_can_be_verified(
     shop("export", "--output", path, *shown)
     assert [each["code"] for each in shop.json("verify", "--export", path, code=1)["findings"]] == ["no-intent"]
     Path(path).write_text("{}\n", encoding="utf-8")
-    assert "no export" in shop("verify", "--export", path, code=2).stderr
+    assert "not an export" in shop("verify", "--export", path, code=2).stderr
     Path(path).write_text("what\n", encoding="utf-8")
-    assert "no export" in shop("verify", "--export", path, code=2).stderr
+    assert "not an export" in shop("verify", "--export", path, code=2).stderr
 
 
 @pytest.mark.rule("N3")
@@ -144,5 +144,42 @@ def test_the_doctor_misses_the_key(shop: Terminal, url: str) -> None:
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE counterfoil_record SET body = ? WHERE slot = 'birth'", (b"{",))
     connection.close()
-    result = shop("doctor", code=3)
-    assert "damaged" in result.stderr
+    (found,) = shop.json("doctor", code=1)["findings"]
+    assert (found["level"], found["subject"]) == ("error", "fingerprint-key")
+    assert "damaged" in found["found"]
+    assert "restore the ledger from a backup" in found["mend"]
+
+
+@pytest.mark.rule("N3", "L4")
+def test_a_damaged_record_is_found_with_its_mend(shop: Terminal, url: str) -> None:
+    import sqlite3
+
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE counterfoil_record SET body = ? WHERE slot = 'effect/charge/1/outcome'", (b"{",))
+    connection.close()
+    (found,) = [each for each in shop.json("doctor", code=1)["findings"] if each["level"] == "error"]
+    assert (found["subject"], found["found"]) == (
+        "records",
+        f"run {SHOP!r}, slot 'effect/charge/1/outcome': the record is damaged",
+    )
+    assert "restore a backup" in found["mend"]
+    assert "restore a backup" in shop("verify", code=1).stdout
+    assert f"verify {SHOP}` says which" in shop("show", SHOP).stdout
+
+
+def test_an_item_of_another_name_is_said_and_shown_where_that_is_asked_for(
+    shop: Terminal, log: Callable[..., str]
+) -> None:
+    words = ["verify", "--recipient-log", log(("charge", "m0", "created"))]
+    said = shop(*words, code=1).stdout
+    assert "the recipient has \u2039redacted 4 bytes\u203a under this key, on record is \u2039redacted" in said
+    shown = shop(*words, "--show-payloads", code=1).stdout
+    assert f'the recipient has "m0" under this key, on record is "ch_{SECRET}"' in shown
+
+
+@pytest.mark.parametrize("path", ["none/export.jsonl", "."])
+def test_an_export_that_cannot_be_written_is_a_sentence(shop: Terminal, tmp_path: Path, path: str) -> None:
+    result = shop("export", "--output", str(tmp_path / path), code=2)
+    assert "Traceback" not in result.stderr
+    assert path != "." or "directory" in result.stderr
+    assert path == "." or f"cannot write {tmp_path / path}: No such file or directory" in result.stderr

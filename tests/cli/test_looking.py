@@ -88,9 +88,12 @@ def test_a_timeline_is_described(shop: Terminal) -> None:
 def test_a_timeline_is_shown_with_what_is_known_and_what_can_be_done(shop: Terminal) -> None:
     shown = shop("show", SHOP).stdout
     assert "effect door: uncertain" in shown
-    assert "the recipient cannot be asked" in shown
+    assert "known: its run raised; nobody knows whether it arrived; the recipient cannot be asked" in shown
+    assert "nothing is on record" not in shown
+    assert shown.count("  key: cf-") == 4
+    assert "--new-name NAME: it may be sent again" in shown
     assert f"counterfoil --ledger {shop.url} decide {SHOP} door --expect-version 2 --by YOU" in shown
-    assert "known: its intent is on record, and its run is over without an outcome (run-raised)" in shown
+    assert "known: its intent is on record; its run raised; nobody knows whether it arrived; the next call" in shown
 
 
 def test_the_command_that_is_shown_decides(shop: Terminal) -> None:
@@ -100,6 +103,7 @@ def test_the_command_that_is_shown_decides(shop: Terminal) -> None:
     assert "decided by YOU" in shop("show", SHOP).stdout
     again = shop(*command, code=4)
     assert again.stderr.startswith("counterfoil: effect 'door' was decided already by YOU")
+    assert again.stderr.endswith("; nothing was recorded\n")
     assert again.stderr.count("\n") == 1
 
 
@@ -144,8 +148,9 @@ def test_looking_records_nothing_and_registers_nobody(shop: Terminal, words: lis
 
 @pytest.mark.parametrize("words", LOOKING, ids=" ".join)
 def test_looking_makes_no_ledger(tmp_path: Path, words: list[str]) -> None:
-    result = Terminal(f"sqlite:///{tmp_path / 'none.db'}")(*words, code=2)
-    assert "there is no ledger at" in result.stderr
+    result = Terminal(f"sqlite:///{tmp_path / 'none.db'}")(*words, code=3)
+    assert "the ledger is unavailable: there is none at" in result.stderr
+    assert "`counterfoil migrate`" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -170,7 +175,7 @@ def test_what_is_no_ledger_is_said_in_one_line(tmp_path: Path, make: Any, said: 
     ("url", "said"),
     [
         ("memory:", "memory: is a new ledger each time"),
-        ("nonsense", "is no ledger URL"),
+        ("nonsense", "is not a ledger URL"),
         ("postgresql://host/db", "no PostgreSQL ledger yet"),
     ],
 )
@@ -319,7 +324,8 @@ def test_without_the_extra_the_mend_is_said() -> None:
     script = "import sys; sys.modules['click'] = None; from counterfoil.cli import main; sys.exit(main(['runs']))"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert found.returncode == 2
-    assert found.stderr == "counterfoil: the command line needs the extra `cli`: pip install 'counterfoil[cli]'\n"
+    assert "needs the extra `cli`: pip install 'counterfoil[cli]', or '.[cli]' in a clone" in found.stderr
+    assert found.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])

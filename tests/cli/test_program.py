@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from counterfoil import Runtime
 from counterfoil.cli import text
 
 
@@ -54,3 +56,59 @@ def test_the_package_is_a_program_too() -> None:
         [sys.executable, "-m", "counterfoil", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("counterfoil, version ")
+
+
+def on_a_terminal(url: str, *words: str, columns: int) -> list[str]:
+    import pty
+
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "counterfoil", "--ledger", url, *words],
+        stdout=terminal, stderr=subprocess.DEVNULL,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "NO_COLOR": "1"},
+    ):  # fmt: skip
+        os.close(terminal)
+        shown = b""
+        try:
+            while chunk := os.read(controller, 65_536):
+                shown += chunk
+        except OSError:
+            pass
+        os.close(controller)
+    return re.sub(rb"\x1b\[[\d;]*m", b"", shown).decode().splitlines()
+
+
+@pytest.fixture
+def long_names(url: str) -> str:
+    with Runtime(url) as runtime:
+        for run_id in ("order-of-the-customer-4711", "short", "x" * 255):
+            with runtime.run(run_id) as run:
+                run.effect("receipt-by-electronic-mail", run=lambda: "m1", reconcile=lambda: None)
+    return url
+
+
+def test_names_stay_in_one_piece_on_a_narrow_terminal(long_names: str) -> None:
+    for words in (["effects"], ["runs"], ["show", "order-of-the-customer-4711"]):
+        lines = on_a_terminal(long_names, *words, columns=80)
+        of_it = [line for line in lines if "order-of-the-customer-4711" in line or "receipt-by-electronic-mail" in line]
+        assert of_it, lines
+        assert all(" ago" in line or words[0] == "show" for line in of_it)
+    short = next(line for line in on_a_terminal(long_names, "effects", columns=80) if line.startswith("short"))
+    assert "receipt-by-electronic-mail" in short
+    assert " s ago" in short
+    assert "(" not in short
+
+
+def test_a_wide_terminal_shows_the_time_too(long_names: str) -> None:
+    short = next(line for line in on_a_terminal(long_names, "effects", columns=250) if line.startswith("short"))
+    assert re.search(r"\d\d:\d\d:\d\d \(\d+ s ago\)", short)
+
+
+def test_one_long_name_does_not_pad_every_row(long_names: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "counterfoil", "--ledger", long_names, "runs"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    head, *rows = done.stdout.splitlines()
+    assert max(len(row) for row in (head, *rows[:2])) < 110
+    assert rows[2].startswith("x" * 255 + "  open")

@@ -10,13 +10,15 @@ import click
 from counterfoil.cli import shapes
 from counterfoil.cli.output import document, line, say
 from counterfoil.cli.places import Place, placed, showing
-from counterfoil.cli.text import escaped, given
+from counterfoil.cli.text import command, escaped, given
 from counterfoil.errors import UsageError
 from counterfoil.ports.ledger import Restorable
+from counterfoil.protocol.records import EVENT
 
 _PROOF_HELP = (
     "PROOF is read as JSON if it parses as JSON, else as a string: 17 is a number, ch_17 a string, '\"17\"' a string."
 )
+_KEY = "`show` prints it, `effects --json` has it in the field `key`"
 _DAY_S = 86_400.0
 
 
@@ -28,7 +30,7 @@ _DAY_S = 86_400.0
 @click.option("--reason", required=True, help="Why you are sure.")
 @click.option("--by", required=True, help="Who you are.")
 @click.option("--expect-version", type=int, required=True, metavar="N", help="The version that you saw (`show`).")
-@click.option("--new-name", metavar="NAME", help="The effect may be sent again under this name.")
+@click.option("--new-name", metavar="NAME", help="It may be sent again under this name (with --did-not-happen).")
 @showing
 @placed
 def decide(place: Place, *, run_id: str, effect: str, happened: str | None, **said: Any) -> None:
@@ -42,6 +44,8 @@ def decide(place: Place, *, run_id: str, effect: str, happened: str | None, **sa
     proof = None if happened is None else given(happened)
     if happened is not None and proof is None:
         raise UsageError("null names nothing", hint="--happened takes what the recipient calls it")
+    if happened is not None and said["new_name"] is not None:
+        raise UsageError("what happened is not sent again", hint="--new-name goes with --did-not-happen")
     with place.open() as runtime:
         found = runtime.decide(run_id, effect, happened=proof, **said)
     if place.as_json:
@@ -58,13 +62,18 @@ def _verdict(happened: bool) -> str:  # noqa: FBT001 - a verdict is one
 @click.argument("run_id", metavar="RUN")
 @click.argument("effect", metavar="EFFECT")
 @click.argument("proof", metavar="PROOF")
-@click.option("--key", required=True, help="The key that the attempt gave to the recipient (`effects --json`).")
+@click.option("--key", required=True, help=f"The key that the attempt gave to the recipient: {_KEY}.")
 @click.option("--source", required=True, help="Where the evidence came from: a webhook, a statement.")
 @placed
 def settle(place: Place, *, run_id: str, effect: str, proof: str, **said: str) -> None:
     """Record evidence that an effect was accepted, which came by another way."""
     with place.open() as runtime:
-        ended = runtime.settle(run_id, effect, given(proof), **said)
+        try:
+            ended = runtime.settle(run_id, effect, given(proof), **said)
+        except UsageError as error:
+            if error.code == "no-such-attempt":
+                error.hint = _KEY
+            raise
     if place.as_json:
         document({"recorded_as": "outcome" if ended else "late-evidence"})
     elif ended:
@@ -87,13 +96,17 @@ def deliver(place: Place, *, run_id: str, event: str, id: str, payload: str) -> 
     try:
         found = json.loads(payload)
     except ValueError as error:
-        raise UsageError(f"the payload is no JSON: {error}", hint="a string needs its quotes: '\"text\"'") from None
+        raise UsageError(f"the payload is not JSON: {error}", hint="a string needs its quotes: '\"text\"'") from None
     with place.open() as runtime:
         new = runtime.deliver(run_id, event, id, found)
+        begun = any(record.kind != EVENT for record in runtime.show(run_id))
     if place.as_json:
-        document({"recorded": new})
+        document({"recorded": new, "begun": begun})
     else:
         line("delivered" if new else "the same payload had been delivered before")
+    if not begun:
+        # A run may well begin later; a name that was mistyped does not.
+        say(f"delivered; run '{escaped(run_id)}' has not begun yet")
 
 
 @click.command()
@@ -156,12 +169,14 @@ def accept_restore(place: Place, *, by: str, reason: str, unnoticed: bool) -> No
             raise UsageError("this ledger does not notice that it went back in time")
         why = ledger.restored()
         if why is None and not unnoticed:
-            raise UsageError("this ledger did not notice that it went back", hint="say --unnoticed if you know it did")
+            again = command(*place.options(), "accept-restore", "--unnoticed", "--by", by, "--reason", reason)
+            raise UsageError("this ledger did not notice that it went back", hint=f"if you know it did: {again}")
         generation = ledger.accept_restore(by=by, reason=reason)
     if place.as_json:
         document({"generation": generation, "why": why})
     else:
-        line(f"accepted as generation {generation}")
+        line(f"accepted as generation {generation}: the ledger takes records again")
+        say("in runs begun before, an effect without a record asks its recipient first, and is never sent")
 
 
 @click.command()

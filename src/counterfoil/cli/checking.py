@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -14,15 +15,15 @@ import counterfoil
 from counterfoil.cli import health, shapes
 from counterfoil.cli.output import STYLES, Column, document, line, say, table
 from counterfoil.cli.places import Place, placed, showing
-from counterfoil.cli.text import escaped
-from counterfoil.errors import UsageError
+from counterfoil.cli.text import command, escaped, value
+from counterfoil.errors import LedgerCorrupt, UsageError
 from counterfoil.protocol import exported, slots
 from counterfoil.protocol.checker import ACKNOWLEDGED, CREATED, Checker, Finding, Item
 from counterfoil.protocol.records import Record
 
 _LOG_HELP = (
     'The recipient\'s own log, a JSON object a line: {"key": …, "item": …, "what": "created"}; '
-    'what may be "acknowledged" for what a caller was told of.'
+    'what may be "acknowledged" for what a caller was told of. An item must equal the proof on record.'
 )
 _FROM_HELP = "Check an export instead of a ledger (damage is found only where payloads are shown)."
 
@@ -31,6 +32,7 @@ _FROM_HELP = "Check an export instead of a ledger (damage is found only where pa
 @click.argument("run_id", metavar="[RUN]", required=False)
 @click.option("--recipient-log", "log", type=click.File(encoding="utf-8"), metavar="FILE", help=_LOG_HELP)
 @click.option("--export", "source", type=click.File(encoding="utf-8"), metavar="FILE", help=_FROM_HELP)
+@showing
 @placed
 def verify(place: Place, *, run_id: str | None, log: TextIO | None, source: TextIO | None) -> None:
     """Check whether what is on record may have come about, of the whole ledger or of one run.
@@ -39,17 +41,18 @@ def verify(place: Place, *, run_id: str | None, log: TextIO | None, source: Text
     not on record. The exit code is 1 when something is found.
     """
     items = None if log is None else [_item(number, text) for number, text in enumerate(log, 1) if text.strip()]
+    written = functools.partial(value, shown=place.shown)
     if source is None:
         with place.open() as runtime:
             ids = [run_id] if run_id is not None else [view.run_id for view in runtime.runs()]
             history = ((each, runtime.ledger.read(runtime.namespace, each)) for each in ids)
             own = runtime.ledger.read(slots.SYSTEM_NAMESPACE, slots.SYSTEM_RUN)
-            checker = Checker(runtime.namespace, items)
+            checker = Checker(runtime.namespace, items, written=written)
             checked, found = _check(checker, history, own=own, one=run_id)
     else:
         namespace, by_run, own = _read_export(source)
         chosen = by_run if run_id is None else {run_id: by_run.get(run_id, [])}
-        checked, found = _check(Checker(namespace, items), chosen.items(), own=own, one=run_id)
+        checked, found = _check(Checker(namespace, items, written=written), chosen.items(), own=own, one=run_id)
     if place.as_json:
         document({"runs": checked, "findings": [shapes.finding(each) for each in found]})
     else:
@@ -84,7 +87,7 @@ def _item(number: int, text: str) -> Item:
         found: Any = json.loads(text)
         key, item, what = found["key"], found["item"], found.get("what", CREATED)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise UsageError(f"line {number} of the recipient's log is no such object", hint=_LOG_HELP) from None
+        raise UsageError(f"line {number} of the recipient's log is not such an object", hint=_LOG_HELP) from None
     if not isinstance(key, str) or what not in (CREATED, ACKNOWLEDGED):
         raise UsageError(f"line {number} of the recipient's log has another `key` or `what`", hint=_LOG_HELP)
     return Item(key, item, what)
@@ -99,7 +102,7 @@ def _read_export(source: TextIO) -> tuple[str, dict[str, list[Record]], list[Rec
             scope, run_id, record = exported.parse_line(json.loads(text))
             (own if scope == slots.SYSTEM_NAMESPACE else by_run.setdefault(run_id, [])).append(record)
     except json.JSONDecodeError as error:
-        raise UsageError(f"this is no export of a ledger: {error}") from None
+        raise UsageError(f"this is not an export of a ledger: {error}") from None
     return namespace, by_run, own
 
 
@@ -114,12 +117,22 @@ def export(place: Place, *, output: Path | None) -> None:
     key of the ledger's fingerprints is never exported.
     """
     with place.open() as runtime:
-        count = 0
-        with click.open_file("-" if output is None else str(output), "w", encoding="utf-8") as stream:
-            for found in _lines(runtime, shown=place.shown):
-                stream.write(json.dumps(found, ensure_ascii=True, separators=(",", ":")) + "\n")
-                count += 1
+        try:
+            count = _write(_lines(runtime, shown=place.shown), output)
+        except OSError as error:
+            if output is None:
+                raise
+            raise UsageError(f"cannot write {output}: {error.strerror or error}") from error
     say(f"{count - 1} records exported, payloads {'shown' if place.shown else 'redacted'}")
+
+
+def _write(lines: Iterable[dict[str, Any]], output: Path | None) -> int:
+    count = 0
+    with click.open_file("-" if output is None else str(output), "w", encoding="utf-8") as stream:
+        for found in lines:
+            stream.write(json.dumps(found, ensure_ascii=True, separators=(",", ":")) + "\n")
+            count += 1
+    return count
 
 
 def _lines(runtime: counterfoil.Runtime, *, shown: bool) -> Iterator[dict[str, Any]]:
@@ -139,8 +152,12 @@ def doctor(place: Place) -> None:
 
     The exit code is 1 when there is an error; warnings do not count.
     """
-    with place.open() as runtime:
-        found = health.examine(runtime)
+    try:
+        with place.open() as runtime:
+            found = health.examine(runtime, accept=command(*place.options(), *health.ACCEPT))
+    except LedgerCorrupt as error:
+        # Without the record of its birth it cannot be opened.
+        found = [("error", "fingerprint-key", str(error), health.KEY_LOST)]
     if place.as_json:
         keys = ("level", "subject", "found", "mend")
         document({"findings": [dict(zip(keys, each, strict=True)) for each in found]})

@@ -16,7 +16,7 @@ from counterfoil.cli import acting, checking, viewing
 from counterfoil.cli.demo.command import demo
 from counterfoil.cli.output import say
 from counterfoil.cli.simulating import simulate
-from counterfoil.errors import CounterfoilError, Denied, EffectError, LedgerError, UsageError
+from counterfoil.errors import CounterfoilError, Denied, EffectError, LedgerError, RunPruned, UsageError
 
 FOUND: Final = 1
 USAGE: Final = 2
@@ -26,8 +26,11 @@ INTERRUPTED: Final = 130
 OURS: Final = 70
 
 _DEBUG: Final = "COUNTERFOIL_DEBUG"
+_HOW: Final = f"with what {_DEBUG}=1 shows"
 _CODES: Final[tuple[tuple[type[CounterfoilError], int], ...]] = (
     (UsageError, USAGE),
+    # The ledger is well; the run is over and gone.
+    (RunPruned, USAGE),
     (LedgerError, UNAVAILABLE),
     (Denied, DECIDED),
     (EffectError, FOUND),
@@ -58,7 +61,8 @@ class Program(click.Group):
             super().invoke(ctx)
             sys.stdout.flush()
         except CounterfoilError as error:
-            say(f"counterfoil: {error}")
+            # Whoever comes second must know what became of what they said.
+            say(f"counterfoil: {error}{'; nothing was recorded' if isinstance(error, Denied) else ''}")
             ctx.exit(next((code for kind, code in _CODES if isinstance(error, kind)), FOUND))
         except BrokenPipeError:
             _nobody_reads()
@@ -70,7 +74,7 @@ class Program(click.Group):
         except Exception as error:  # noqa: BLE001 - people get a line, not a traceback
             if os.environ.get(_DEBUG):
                 traceback.print_exc()
-            say(f"counterfoil: {type(error).__name__}: {error} (set {_DEBUG}=1 to see where)")
+            say(f"counterfoil: {type(error).__name__}: {error} (a defect of counterfoil: please report it, {_HOW})")
             ctx.exit(OURS)
 
 
@@ -82,7 +86,8 @@ def _nobody_reads() -> None:
 @click.group(
     cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done; 1 found something; 2 usage; 3 the ledger is unavailable; 4 somebody else decided.",
+    epilog="Exit codes: 0 done; 1 found something; 2 usage; 3 the ledger is unavailable; 4 somebody else decided; "
+    "70 a defect of counterfoil: please report; 130 interrupted.",
 )
 @click.option(
     "--ledger", metavar="URL", envvar="COUNTERFOIL_LEDGER", help="The ledger, for example sqlite:///effects.db."

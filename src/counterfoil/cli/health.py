@@ -9,6 +9,7 @@ from counterfoil.cli.text import age
 from counterfoil.errors import LedgerCorrupt
 from counterfoil.ports.ledger import Catalogue, Diagnosable, Owners, Restorable
 from counterfoil.protocol import codec, slots
+from counterfoil.protocol.checker import Checker
 from counterfoil.runtime.sync import Runtime
 
 Finding = tuple[str, str, str, str]
@@ -19,33 +20,63 @@ _SKEW_S: Final = 5.0
 _KEY_DIGITS: Final = 64
 
 
-def examine(runtime: Runtime) -> list[Finding]:
-    """Look at everything now: (level `ok | warning | error`, subject, what was found, how to mend it)."""
+ACCEPT: Final = ("accept-restore", "--by", "YOU", "--reason", "WHY")
+KEY_LOST: Final = "restore the ledger from a backup: without the key no recorded request can be compared"
+_DAMAGED: Final = ("damaged", "too-new", "misplaced", "order", "slot-twice")
+
+
+def examine(runtime: Runtime, *, accept: str) -> list[Finding]:
+    """Look at everything now: (level `ok | warning | error`, subject, what was found, how to mend it).
+
+    Args:
+        runtime: an open ledger.
+        accept: the command that accepts a ledger which went back in time.
+    """
     ledger = runtime.ledger
     found: list[Finding] = list(ledger.diagnose()) if isinstance(ledger, Diagnosable) else []
     subjects = {subject for _, subject, _, _ in found}
     if "generation" not in subjects and isinstance(ledger, Restorable):
         why = ledger.restored()
-        mend = "look at what was lost, then run `counterfoil accept-restore`"
+        mend = f"look at what was lost, then run `{accept}`"
         found.append(("ok", "generation", "as it was left", "") if why is None else ("error", "generation", why, mend))
     if "owners" not in subjects and isinstance(ledger, Owners):
         found.append(("ok", "owners", f"{sum(owner.alive for owner in ledger.owners())} alive", ""))
-    return [*found, _key(runtime), _clock(runtime), _uncertain(runtime)]
+    return [*found, _key(runtime), *_records(runtime), _clock(runtime), _uncertain(runtime)]
 
 
 def _key(runtime: Runtime) -> Finding:
-    mend = "restore the ledger's own records from a backup: without the key no recorded request can be compared"
     records = {r.slot: r for r in runtime.ledger.read(slots.SYSTEM_NAMESPACE, slots.SYSTEM_RUN)}
     record = records.get(slots.BIRTH)
     if record is None:
-        return "error", "fingerprint-key", "the ledger has no record of its birth", mend
+        return "error", "fingerprint-key", "the ledger has no record of its birth", KEY_LOST
     try:
         birth = codec.parse(record, codec.BirthBody, namespace=slots.SYSTEM_NAMESPACE, run=slots.SYSTEM_RUN)
     except LedgerCorrupt as error:
-        return "error", "fingerprint-key", str(error), mend
+        return "error", "fingerprint-key", str(error), KEY_LOST
     if len(birth.key) < _KEY_DIGITS:
-        return "error", "fingerprint-key", f"key {birth.key_id} is too short", mend
+        return "error", "fingerprint-key", f"key {birth.key_id} is too short", KEY_LOST
     return "ok", "fingerprint-key", f"present, id {birth.key_id}", ""
+
+
+def _records(runtime: Runtime) -> list[Finding]:
+    """Read every record, as `verify` does, and say what cannot be acted on."""
+    if not isinstance(runtime.ledger, Catalogue):
+        return []
+    ledger, namespace = runtime.ledger, runtime.namespace
+    checker = Checker(namespace)
+    unwell = [
+        found
+        for view in runtime.runs()
+        for found in checker.run(view.run_id, ledger.read(namespace, view.run_id))
+        if found.code in _DAMAGED
+    ]
+    if not unwell:
+        return [("ok", "records", "every one can be read", "")]
+    first = unwell[0]
+    more = f", and {len(unwell) - 1} more (`counterfoil verify` lists them)" if len(unwell) > 1 else ""
+    what, _, mend = first.text.partition("; ")
+    text = f"run {first.run!r}, slot {first.slot!r}: {what}{more}"
+    return [("error", "records", text, mend or "run `counterfoil verify`, and restore a backup from before")]
 
 
 def _clock(runtime: Runtime) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ STYLES: Final = {
     "corrupt": "bold red",
     "error": "bold red",
 }
+PADDED_MAX: Final = 48
+_GAP: Final = 2
 _COLOURED: Final = ("state", "level", "record")
 
 
@@ -35,12 +38,21 @@ class Column:
     Args:
         title: its heading.
         right: its cells stand at the right.
-        fold: the width below which its cells are not folded where a terminal is narrow; 0: they never are.
+        fold: the width below which its cells are not folded where a terminal is narrow; 0: they never are, so
+            that a name can be read, and copied, in one piece.
     """
 
     title: str
     right: bool = False
     fold: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell that has a shorter form for narrow terminals."""
+
+    text: str
+    short: str
 
 
 def say(text: str) -> None:
@@ -68,12 +80,18 @@ def document(found: dict[str, Any]) -> None:
     click.echo(json.dumps(found, ensure_ascii=True, indent=2))
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]]) -> None:
     """Write a table. Its cells are escaped already; a cell that is a state gets its colour."""
-    if sys.stdout.isatty():
-        _rich(columns, rows)
-    else:
-        _plain(columns, rows)
+    narrow = _console().width if sys.stdout.isatty() else None
+    cells = [[cell.text if isinstance(cell, Cell) else cell for cell in row] for row in rows]
+    widths = _widths(columns, cells)
+    if narrow is not None and _total(widths) > narrow:
+        cells = [[cell.short if isinstance(cell, Cell) else cell for cell in row] for row in rows]
+        widths = _widths(columns, cells)
+        _shrink(columns, widths, narrow)
+    _row(columns, [column.title for column in columns], widths, style="bold")
+    for row in cells:
+        _row(columns, row, widths)
 
 
 def _console() -> Any:
@@ -82,38 +100,55 @@ def _console() -> Any:
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
 
 
-def _rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        widest = max((len(row[index]) for row in rows), default=0)
-        grid.add_column(
-            Text(column.title),
-            justify="right" if column.right else "left",
-            no_wrap=not column.fold,
-            overflow="fold",
-            min_width=min(column.fold, max(widest, len(column.title))) or None,
-        )
-    for row in rows:
-        grid.add_row(
-            *(
-                Text(cell, style=STYLES.get(cell, "") if column.title in _COLOURED else "")
-                for column, cell in zip(columns, row, strict=True)
-            )
-        )
-    _console().print(grid)
-
-
-def _plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
+    """Return how wide each column is padded. One long name does not pad every row: its own gets longer."""
     from rich.cells import cell_len
 
-    cells = [[column.title for column in columns], *rows]
-    widths = [max(cell_len(row[index]) for row in cells) for index in range(len(columns))]
-    for row in cells:
-        padded = []
-        for column, cell, width in zip(columns, row, widths, strict=True):
-            gap = " " * (width - cell_len(cell))
-            padded.append(gap + cell if column.right else cell + gap)
-        click.echo("  ".join(padded).rstrip())
+    rows = [[column.title for column in columns], *cells]
+    return [min(PADDED_MAX, max(cell_len(row[index]) for row in rows)) for index in range(len(columns))]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _shrink(columns: Sequence[Column], widths: list[int], most: int) -> None:
+    """Narrow the columns that may be folded, the widest first, until the table fits or none is left."""
+    while _total(widths) > most:
+        foldable = [index for index, column in enumerate(columns) if column.fold and widths[index] > column.fold]
+        if not foldable:
+            return
+        widths[max(foldable, key=lambda index: widths[index])] -= 1
+
+
+def _row(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], *, style: str = "") -> None:
+    """Write one row; a folded cell makes it several lines."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    coloured = sys.stdout.isatty()
+    folded = [
+        _folded(cell, width) if coloured and column.fold and cell_len(cell) > width else [cell]
+        for column, cell, width in zip(columns, row, widths, strict=True)
+    ]
+    for parts in itertools.zip_longest(*folded, fillvalue=""):
+        found = Text()
+        for index, (column, part, width) in enumerate(zip(columns, parts, widths, strict=True)):
+            gap = " " * (width - cell_len(part))
+            found.append(gap + part if column.right else part + gap, style or _style(column, part))
+            found.append(" " * _GAP if index < len(columns) - 1 else "")
+        found.rstrip()
+        if coloured:
+            _console().print(found, soft_wrap=True)
+        else:
+            click.echo(found.plain)
+
+
+def _style(column: Column, cell: str) -> str:
+    return STYLES.get(cell, "") if column.title in _COLOURED else ""
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    from rich.text import Text
+
+    return [each.plain.rstrip() for each in Text(cell).wrap(_console(), width, overflow="fold")]

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from counterfoil.errors import UsageError
+from counterfoil.errors import LedgerUnavailable, UsageError
 from counterfoil.ledgers.urls import MemoryUrl, SqliteUrl, parse
 from counterfoil.ports.ledger import Ledger
 from counterfoil.runtime.sync import Runtime
@@ -47,7 +47,8 @@ class Place:
         """Open the ledger. Looking at it registers no owner, records nothing and makes no file.
 
         Raises:
-            UsageError: no ledger is named, or there is none at that place.
+            UsageError: no ledger is named, or what is named cannot be one.
+            LedgerUnavailable: there is no file at that place, or it cannot be opened.
         """
         target = self.target
         if target is None:
@@ -86,7 +87,10 @@ def _present(target: str) -> None:
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint="name a file in it")
     if not path.exists():
-        raise UsageError(f"there is no ledger at {path.resolve()}", hint="a runtime makes it, or `counterfoil migrate`")
+        raise LedgerUnavailable(
+            f"the ledger is unavailable: there is none at {path.resolve()}",
+            hint="is the path right? A runtime makes it, or `counterfoil migrate`",
+        )
     _migrated(url)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 import shutil
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from counterfoil.protocol.exported import hidden
@@ -56,18 +56,18 @@ def command(*words: str) -> str:
 
 def _called() -> list[str]:
     """Return how this program was called, or its plain name where a shell finds this same file by it."""
-    path = sys.argv[0]
-    if os.path.basename(path) == "__main__.py" and os.path.basename(os.path.dirname(path)) == PROGRAM:
+    path = Path(sys.argv[0])
+    if path.name == "__main__.py" and path.parent.name == PROGRAM:
         return [sys.executable, "-m", PROGRAM]
     found = shutil.which(PROGRAM)
-    if os.path.basename(path) != PROGRAM or (found is not None and _same(found, path)):
+    if path.name != PROGRAM or (found is not None and _same(Path(found), path)):
         return [PROGRAM]
-    return [path]
+    return [sys.argv[0]]
 
 
-def _same(one: str, other: str) -> bool:
+def _same(one: Path, other: Path) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return one.samefile(other)
     except OSError:
         return False
 
@@ -103,7 +103,12 @@ def age(seconds: float) -> str:
 
 def since(at: float, now: float) -> str:
     """Write a moment and how long ago it was."""
-    return f"{when(at)} ({age(max(0.0, now - at))} ago)"
+    return f"{when(at)} ({ago(at, now)})"
+
+
+def ago(at: float, now: float) -> str:
+    """Write how long ago a moment was."""
+    return f"{age(max(0.0, now - at))} ago"
 
 
 def value(found: Any, *, shown: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from counterfoil.cli.output import STYLES, Column, line, table
@@ -19,6 +20,16 @@ KNOWN: Final = {
     "ended-by-person": "a person ended it, since nothing could settle it",
     "earlier-attempt-uncertain": "it repeats an uncertain effect: this one did not happen, the earlier one may have",
 }
+RELEASED: Final = {
+    "run-raised": "its run raised; nobody knows whether it arrived",
+    "proof-rejected": "what its run returned was refused as a proof, and only its digest is kept",
+    "verify-raised": "its run returned something, and checking it failed",
+    "owner-gone": "the life that performed it is gone; nobody knows whether it arrived",
+}
+RESTORED: Final = (
+    "the ledger had gone back in time and was accepted, so this may have been performed in the lost time: "
+    "it was not sent, the recipient was asked instead"
+)
 _DAY_S: Final = 86_400.0
 
 
@@ -29,12 +40,36 @@ def lives(ledger: Ledger) -> dict[str, tuple[str, bool]]:
     return {owner.epoch: (owner.label, owner.alive) for owner in ledger.owners()}
 
 
-def last_life(records: Sequence[RecordView], view: EffectView) -> tuple[str, str | None]:
-    """Return the epoch of the intent of an effect's latest attempt, and why it was released, if it was."""
-    of_attempt = [record for record in records if record.name == view.name and record.attempt == view.attempt]
-    intent = next((record.epoch for record in of_attempt if record.phase == "intent"), "")
-    released = next((record.body for record in of_attempt if record.phase == "released"), None)
-    return intent, released.get("why") if isinstance(released, dict) else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Last:
+    """What is on record of an effect's latest attempt.
+
+    Args:
+        epoch: the life that recorded the intent; "" if there is none.
+        released: why the attempt was released, None if it was not.
+        restored: whether it had to be asked about, since the ledger had gone back in time.
+    """
+
+    epoch: str
+    released: str | None
+    restored: bool
+
+
+def last_attempt(records: Sequence[RecordView], view: EffectView) -> Last:
+    """Look up what is on record of an effect's latest attempt."""
+    bodies: dict[str, dict[str, Any]] = {}
+    epoch = ""
+    for record in records:
+        if record.name != view.name or record.attempt != view.attempt:
+            continue
+        if record.phase == "intent":
+            epoch = record.epoch
+        bodies.setdefault(record.phase, record.body if isinstance(record.body, dict) else {})
+    return Last(
+        epoch=epoch,
+        released=bodies.get("released", {}).get("why"),
+        restored=bool(bodies.get("intent", {}).get("restored")),
+    )
 
 
 def short(epoch: str) -> str:
@@ -50,7 +85,7 @@ def write(records: Sequence[RecordView]) -> None:
         Column("#", right=True),
         Column("time"),
         Column("what"),
-        Column("name", fold=12),
+        Column("name"),
         Column("try", right=True),
         Column("record"),
         Column("via", fold=12),
@@ -90,9 +125,7 @@ def _via(record: RecordView) -> str:
     return escaped(str(said))
 
 
-def write_effect(
-    place: Place, view: EffectView, *, last: tuple[str, str | None], lives: Mapping[str, tuple[str, bool]]
-) -> None:
+def write_effect(place: Place, view: EffectView, *, last: Last, lives: Mapping[str, tuple[str, bool]]) -> None:
     """Write all that is known about an effect, and what a person can do."""
     now = time.time()
     tries = "" if view.attempt == 1 else f", attempt {view.attempt}"
@@ -100,20 +133,22 @@ def write_effect(
         f"effect {escaped(view.name)}: {view.state}{tries}, since {since(view.since, now)}",
         style=STYLES.get(view.state),
     )
+    line(f"  key: {view.effect_key}")
+    if last.restored:
+        line(f"  restored: {RESTORED}")
     if isinstance(view.outcome, Accepted):
         line(f"  proof: {value(view.outcome.proof, shown=place.shown)}, via {view.outcome.via}")
     if view.outcome is not None:
         line(f"  evidence: {_evidence(view.outcome.evidence)}")
     elif view.state == "unresolved":
         line(f"  known: {_unresolved(last, lives)}")
-        if last[1] is not None or not lives.get(last[0], ("", False))[1]:
+        if last.released is not None or not lives.get(last.epoch, ("", False))[1]:
             line("  to end it, if nothing will ever settle it:")
             _decide(place, view)
     elif view.state == "corrupt":
-        line("  known: a record of it is damaged or must not be there; `counterfoil verify` says which")
+        line(f"  known: a record of it is damaged or must not be there; `{_verify(place, view)}` says which")
     if view.state == "uncertain" and view.outcome is not None:
-        kind = view.outcome.evidence.kind
-        line(f"  known: {KNOWN.get(kind, 'it may have been sent, and nothing proves how that ended')}")
+        line(f"  known: {_uncertain(view.outcome.evidence.kind, last)}")
     for late in view.late_evidence:
         claims = f"{late.claims} (attempt {late.attempt}), via {late.via}"
         source = "" if late.source is None else f" from {escaped(late.source)}"
@@ -141,14 +176,34 @@ def _evidence(found: Evidence) -> str:
     return ", ".join(said)
 
 
-def _unresolved(last: tuple[str, str | None], lives: Mapping[str, tuple[str, bool]]) -> str:
-    epoch, why = last
-    if why is not None:
-        return f"its intent is on record, and its run is over without an outcome ({escaped(why)}); the next call asks"
-    label, alive = lives.get(epoch, ("", False))
+def _uncertain(kind: str, last: Last) -> str:
+    """Say what is known of an effect that is uncertain."""
+    if last.released is None or kind not in ("unaskable", "not-found"):
+        return KNOWN.get(kind, "it may have been sent, and nothing proves how that ended")
+    ended = RELEASED.get(last.released, "its run is over, and nobody knows whether it arrived")
+    return f"{ended}; {_ASKED[kind]}"
+
+
+_ASKED: Final = {
+    "unaskable": "the recipient cannot be asked",
+    "not-found": "the recipient was asked and found nothing, which proves nothing: it may come to light yet",
+}
+
+
+def _unresolved(last: Last, lives: Mapping[str, tuple[str, bool]]) -> str:
+    if last.restored:
+        return "its intent is on record, and nothing was sent under it in this ledger's time; the next call asks"
+    if last.released is not None:
+        ended = RELEASED.get(last.released, f"its run is over without an outcome ({escaped(last.released)})")
+        return f"its intent is on record; {ended}; the next call of the run asks the recipient"
+    label, alive = lives.get(last.epoch, ("", False))
     if alive:
-        return f"life {short(epoch)} ({escaped(label)}) is alive and may be performing it"
-    return f"its intent is on record, and life {short(epoch)} is gone; the next call of the run asks the recipient"
+        return f"life {short(last.epoch)} ({escaped(label)}) is alive and may be performing it"
+    return f"its intent is on record, and life {short(last.epoch)} is gone; the next call of the run asks the recipient"
+
+
+def _verify(place: Place, view: EffectView) -> str:
+    return command(*place.options(), "verify", *operands(view.run_id))
 
 
 def _decide(place: Place, view: EffectView) -> None:
@@ -158,3 +213,4 @@ def _decide(place: Place, view: EffectView) -> None:
         # Names that look like options come last.
         words = [*said, *names] if names[0] == "--" else [*names, *said]
         line(f"    {command(*place.options(), 'decide', *words)}")
+    line("    (the second with --new-name NAME: it may be sent again, under that name)")

@@ -7,9 +7,9 @@ import time
 import click
 
 from counterfoil.cli import shapes, timeline
-from counterfoil.cli.output import Column, document, line, say, table
+from counterfoil.cli.output import Cell, Column, document, line, say, table
 from counterfoil.cli.places import Place, placed, showing
-from counterfoil.cli.text import command, escaped, operands, since, value
+from counterfoil.cli.text import ago, command, escaped, operands, since, value
 from counterfoil.errors import UsageError
 from counterfoil.outcomes import Accepted
 from counterfoil.runtime.views import STATES, EffectView
@@ -29,13 +29,13 @@ def runs(place: Place, *, state: str | None, limit: int | None) -> None:
         document({"runs": [shapes.run(view) for view in found]})
         return
     now = time.time()
-    columns = [Column("run", fold=12), Column("state"), Column("began", fold=12), Column("finished", fold=19)]
-    rows = [
+    columns = [Column("run"), Column("state"), Column("began"), Column("finished")]
+    rows: list[list[str | Cell]] = [
         [
             escaped(view.run_id),
             view.state,
-            since(view.began, now),
-            "" if view.finished is None else since(view.finished, now),
+            _since(view.began, now),
+            "" if view.finished is None else _since(view.finished, now),
         ]
         for view in found
     ]
@@ -88,27 +88,31 @@ def uncertain(place: Place, *, decided: bool) -> None:
 def _listed(place: Place, found: list[EffectView]) -> None:
     now = time.time()
     columns = [
-        Column("run", fold=12),
-        Column("effect", fold=12),
+        Column("run"),
+        Column("effect"),
         Column("state"),
         Column("try", right=True),
-        Column("since", fold=12),
+        Column("since"),
         Column("rests on", fold=10),
         Column("version", right=True),
     ]
-    rows = [
+    rows: list[list[str | Cell]] = [
         [
             escaped(view.run_id),
             escaped(view.name),
             view.state,
             str(view.attempt),
-            since(view.since, now),
+            _since(view.since, now),
             _rests_on(view, shown=place.shown),
             str(view.version),
         ]
         for view in found
     ]
     table(columns, rows)
+
+
+def _since(at: float, now: float) -> Cell:
+    return Cell(since(at, now), ago(at, now))
 
 
 def _rests_on(view: EffectView, *, shown: bool) -> str:
@@ -156,7 +160,7 @@ def show(place: Place, *, run_id: str) -> None:
     if found:
         line()
     for view in found:
-        timeline.write_effect(place, view, last=timeline.last_life(records, view), lives=lives)
+        timeline.write_effect(place, view, last=timeline.last_attempt(records, view), lives=lives)
 
 
 __all__ = ["effects", "runs", "show", "uncertain"]

@@ -26,7 +26,7 @@ class LedgerUrl(Protocol):
         """Open the ledger.
 
         Raises:
-            UsageError: what the caller must mend: a directory, a missing folder, no database.
+            UsageError: what the caller must mend: a directory, a missing folder, not a database.
             LedgerUnavailable: whatever else keeps it from opening.
         """
         ...
@@ -87,7 +87,7 @@ def parse(url: str) -> LedgerUrl:
     if url == "memory:":
         return MemoryUrl()
     if not colon:
-        raise UsageError(f"{url!r} is no ledger URL", hint=_FORMS)
+        raise UsageError(f"{url!r} is not a ledger URL", hint=_FORMS)
     if scheme == "memory":
         raise UsageError("memory: takes nothing after the colon", hint="write memory:")
     if scheme in _LATER:

@@ -6,11 +6,12 @@ It reads records and calls nothing. `counterfoil verify`, the demo and the tests
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from counterfoil.protocol import codec, slots, states
+from counterfoil.protocol.exported import hidden
 from counterfoil.protocol.keys import effect_key
 from counterfoil.protocol.legality import Finding, Placed, RunCheck
 from counterfoil.protocol.records import Record
@@ -25,7 +26,7 @@ class Item:
 
     Args:
         effect_key: the key that the request carried.
-        item: what the recipient named the thing, as `run` returns it: a JSON value.
+        item: what the recipient named the thing, a JSON value: it must equal the proof that `run` returned.
         what: `created` for a thing that the recipient made; `acknowledged` for one that a caller was told of
             as accepted (written after the call had returned).
     """
@@ -50,9 +51,13 @@ class Checker:
     Args:
         namespace: the scope that effect keys are derived from.
         items: the recipient's log, or None.
+        written: how a finding writes an item or a proof; redacted by default.
     """
 
-    def __init__(self, namespace: str, items: Iterable[Item] | None = None) -> None:
+    def __init__(
+        self, namespace: str, items: Iterable[Item] | None = None, *, written: Callable[[Any], str] = hidden
+    ) -> None:
+        self._written = written
         self.namespace = namespace
         self._judged = items is not None
         self._created: dict[str, list[Any]] = defaultdict(list)
@@ -109,7 +114,12 @@ class Checker:
 
         if len(created) > 1:
             yield finding("E1", "doubled", f"the recipient made {len(created)} things for one attempt")
-        if any(claim.proof not in created for claim in accepted):
+        missing = [claim.proof for claim in accepted if claim.proof not in created]
+        if missing and created:
+            has = " and ".join(self._written(item) for item in created)
+            text = f"the recipient has {has} under this key, on record is {self._written(missing[0])}"
+            yield finding("E2", "phantom", text)
+        elif missing:
             yield finding("E2", "phantom", "it is on record as accepted, and the recipient does not have it")
         if created and all(claim.phase in (states.REJECTED, states.FAILED) for claim in claims):
             yield finding("O2", f"{last.phase}-but-made", f"it is on record as {last.phase}, and the recipient made it")

@@ -81,10 +81,10 @@ def parse_header(found: Any) -> str:
     """Check a header and return its namespace.
 
     Raises:
-        UsageError: it is no header, or that of a newer version.
+        UsageError: it is not a header, or that of a newer version.
     """
     if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("namespace"), str):
-        raise UsageError("this is no export of a ledger", hint="its first line is the header that `export` writes")
+        raise UsageError("this is not an export of a ledger", hint="its first line is the header that `export` writes")
     if found.get("version") != VERSION:
         raise UsageError(f"this export has version {found.get('version')!r}", hint="upgrade counterfoil")
     return str(found["namespace"])
@@ -94,7 +94,7 @@ def parse_line(found: Any) -> tuple[str, str, Record]:
     """Read a line back: (namespace, run, record). A redacted record gets a checksum that fits what is left.
 
     Raises:
-        UsageError: it is no line of an export.
+        UsageError: it is not a line of an export.
     """
     try:
         body = _body(found)
@@ -102,7 +102,7 @@ def parse_line(found: Any) -> tuple[str, str, Record]:
         record = msgspec.convert({**values, "body": body}, Record)
         namespace, run = str(found["namespace"]), str(found["run"])
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"this is no line of an export ({type(error).__name__})") from error
+        raise UsageError(f"this is not a line of an export ({type(error).__name__})") from error
     if found.get("redacted"):
         check = codec.checksum_of(record, namespace=namespace, run=run)
         record = msgspec.structs.replace(record, check=check)

@@ -51,6 +51,10 @@ _FORMS: Final[dict[tuple[str, str], tuple[type[msgspec.Struct], re.Pattern[str]]
 }
 _UNKNOWN: Final = (codec.EmptyBody, re.compile("(?!)"))
 _TOO_NEW: Final = "record-too-new"
+_DAMAGED: Final = (
+    "the record is damaged; nothing is called for its name: restore a backup from before the damage, "
+    "and accept it by `counterfoil accept-restore --by YOU --reason WHY`"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +156,9 @@ class RunCheck:
             except LedgerCorrupt as error:
                 self._unsound.add(name_in(record.slot))
                 if error.code == _TOO_NEW:
-                    self._say("L4 too-new", record, "a newer version of counterfoil wrote the record")
+                    self._say("L4 too-new", record, "a newer version of counterfoil wrote the record; upgrade this one")
                 else:
-                    self._say("L4 damaged", record, "the record is damaged")
+                    self._say("L4 damaged", record, _DAMAGED)
                 continue
             match = place.fullmatch(record.slot)
             if match is None:

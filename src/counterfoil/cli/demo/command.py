@@ -50,14 +50,20 @@ def demo(*, seed: int | None, kills: int, folder: Path | None, keep: bool, as_js
     place = _folder(folder)
     say(f"seed {seed}, {kills} kills; files in {place}")
     began = time.monotonic()
+    lanes: list[Lane] = []
     try:
         with _terminated():
-            result = _run(place, seed=seed, kills=kills)
+            result = _run(place, lanes, seed=seed, kills=kills)
         result.took_s = time.monotonic() - began
         if as_json:
             document(result.shape())
         else:
             write(result)
+    except KeyboardInterrupt:
+        count = lanes[0].kills if lanes else 0
+        kept = f"files kept in {place}" if keep else "its files are removed"
+        say(f"stopped after {count} kill{'' if count == 1 else 's'}; {kept}")
+        raise
     finally:
         if not keep:
             shutil.rmtree(place, ignore_errors=True)
@@ -87,11 +93,11 @@ def _terminated() -> Generator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run(folder: Path, *, seed: int, kills: int) -> Result:
+def _run(folder: Path, lanes: list[Lane], *, seed: int, kills: int) -> Result:
     planned = points(seed, kills)
     with ExitStack() as stack:
         port = stack.enter_context(payee(folder))
-        lanes = [Lane(side, folder, port=port, planned=planned) for side in ("ours", "naive")]
+        lanes += [Lane(side, folder, port=port, planned=planned) for side in ("ours", "naive")]
         for lane in lanes:
             stack.callback(lane.stop)
         runtime = stack.enter_context(Runtime(f"sqlite:///{folder / 'ledger.db'}", owner="demo packer"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
@@ -27,6 +28,11 @@ class Beside:
         self.database = database
         self.folder = f"{database}-counterfoil"
         self._generation = os.path.join(self.folder, "generation")  # noqa: PTH118
+
+    def accepting(self) -> str:
+        """Return the command that accepts this database after it went back in time."""
+        url = shlex.quote(f"sqlite:///{self.database}")
+        return f"counterfoil accept-restore --ledger {url} --by YOU --reason WHY"
 
     def generation(self) -> int | None:
         """Return the generation kept here, None if there is none that can be read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Final
 
 from counterfoil.ledgers.rows import OwnerRow
 from counterfoil.ledgers.sqlite import migrations
@@ -13,6 +14,8 @@ from counterfoil.ledgers.sqlite.engines import Connection
 from counterfoil.ledgers.sqlite.reader import Reader
 
 Finding = tuple[str, str, str, str]
+
+_LEVELS: Final = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 
 
 def diagnose(
@@ -36,7 +39,7 @@ def diagnose(
         _library(database),
         *reader.query(_settings),
         _wal(database),
-        _generation(reason),
+        _generation(reason, beside),
         _owners(owners),
         _folder(beside),
     ]
@@ -61,7 +64,7 @@ def _settings(connection: Connection) -> list[Finding]:
             fine=mode == "wal",
         ),
         _judged(
-            ("error", "synchronous", str(level), "it must be FULL (2) or EXTRA (3)"),
+            ("error", "synchronous", _LEVELS.get(level, str(level)), "it must be FULL or EXTRA"),
             fine=level >= 2,
         ),
         _judged(
@@ -80,8 +83,8 @@ def _wal(database: Database) -> Finding:
     return _judged(("warning", "wal-size", f"{size / 2**20:.1f} MiB", mend), fine=size <= WAL_BYTES_MAX)
 
 
-def _generation(reason: str | None) -> Finding:
-    mend = "look at what was lost, then run `counterfoil accept-restore`"
+def _generation(reason: str | None, beside: Beside) -> Finding:
+    mend = f"look at what was lost, then run `{beside.accepting()}`"
     return _judged(("error", "generation", reason or "as it was left", mend), fine=reason is None)
 
 

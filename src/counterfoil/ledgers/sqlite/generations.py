@@ -69,7 +69,7 @@ class Generations:
             raise LedgerReadOnly(
                 f"this ledger went back in time: {self._reason}",
                 code="ledger-restored",
-                hint="look at what was lost, then run `counterfoil accept-restore`",
+                hint=f"look at what was lost, then run `{self._beside.accepting()}`",
             )
 
     def accepted(self, generation: int) -> None:
