@@ -176,26 +176,6 @@ def test_what_happened_is_not_allowed_to_be_sent_again() -> None:
         assert runtime.decide("r", "pay", did_not_happen=True, new_name="again", **how).new_name == "again"
 
 
-@pytest.mark.rule("E9", "E2")
-def test_not_being_askable_counts_as_a_look_up_that_found_nothing() -> None:
-    now = [1000.0]
-    with Runtime("memory:", clock=lambda: now[0]) as runtime, runtime.run("r") as run:
-
-        def lost() -> None:
-            raise TimeoutError
-
-        def call() -> Any:
-            return run.effect("pay", run=lost, reconcile=UNASKABLE, visibility=60.0)
-
-        with pytest.raises(EffectUnresolved):
-            call()
-        with pytest.raises(EffectUnresolved) as raised:
-            call()
-        assert raised.value.reason == "too-early"
-        now[0] += 60.0
-        assert isinstance(call(), Uncertain)
-
-
 @pytest.mark.rule("S7")
 async def test_both_handles_fit_the_narrow_port() -> None:
     with Runtime("memory:") as runtime:

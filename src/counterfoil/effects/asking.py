@@ -28,22 +28,25 @@ async def settle_by_asking(scope: Scope, call: EffectCall, attempt: Attempt) -> 
     """
     if await _pending_evidence(scope, call, attempt):
         return
+    if isinstance(call.reconcile, Unaskable):
+        # Nothing is looked up, so there is nothing to be too early for.
+        await _not_found(scope, call, attempt, evidence=Evidence("unaskable", phase="dispatched"))
+        return
     visibility_s = max(call.visibility_s, attempt.body.visibility_s or 0.0)
     ended = await _ended(scope, call, attempt) if visibility_s > 0 else None
     started = await Now()
-    if not isinstance(call.reconcile, Unaskable) and await _asked(scope, call, attempt):
+    if await _asked(scope, call, attempt):
         return
     early = 0.0 if ended is None else visibility_s - _elapsed(scope, attempt, ended=ended, started=started)
     if early > 0:
         raise unresolved(
             call,
             "too-early",
-            f"nothing is to be seen of it yet, and the recipient may take {visibility_s:g} s to show an effect",
+            f"a look-up found nothing, and the recipient may take {visibility_s:g} s to show an effect",
             ran="unknown",
             retry_after_s=early,
         )
-    kind = "unaskable" if isinstance(call.reconcile, Unaskable) else "not-found"
-    await _not_found(scope, call, attempt, evidence=Evidence(kind, phase="dispatched"))
+    await _not_found(scope, call, attempt, evidence=Evidence("not-found", phase="dispatched"))
 
 
 async def _asked(scope: Scope, call: EffectCall, attempt: Attempt) -> bool:
