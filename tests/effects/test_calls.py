@@ -183,16 +183,17 @@ async def test_a_loser_waits_as_long_as_it_says_and_then_says_in_flight(make, pa
 
     async with make() as one, make() as two:
         first = await at_the_gate(one.run("r").beside.effect("pay", run=pay, reconcile=payee.never), gate)
+        loser = two.run("r")
         for wait in (0.0, 0.05):
             start = time.monotonic()
             with pytest.raises(EffectUnresolved) as raised:
-                await two.run("r").effect("pay", run=payee.never, reconcile=payee.never, wait=wait)
+                await loser.effect("pay", run=payee.never, reconcile=payee.never, wait=wait)
             assert (raised.value.reason, raised.value.effect_ran) == ("in-flight", "unknown")
             assert wait <= time.monotonic() - start < wait + 1
         gate.open()
         assert await first == Accepted("item-1", "run")
         # What is on record by now is returned, however little there is to wait.
-        outcome = await two.run("r").effect("pay", run=payee.never, reconcile=payee.never, wait=0)
+        outcome = await loser.effect("pay", run=payee.never, reconcile=payee.never, wait=0)
         assert outcome == Accepted("item-1", "run")
 
 
