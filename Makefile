@@ -55,6 +55,9 @@ bench: $(VENV)/.bench
 torture: $(VENV)/.dev
 	$(PY) -m tests.torture --duration-s $(DURATION_S) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+simulate: $(VENV)/.dev
+	$(PY) -m tests.explore.campaign $(SEEDS)
+
 docs: $(VENV)/.run
 	$(PY) tools/docs.py
 
