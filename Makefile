@@ -10,10 +10,11 @@ CODE       := $(wildcard src tests tools benchmarks examples)
 ARGS       ?=
 DURATION_S ?= 120
 SEED       ?=
+SEEDS      ?= 20000
 WORKERS    ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check rules bench torture docs pins clean
+.PHONY: help demo test coverage check rules bench torture simulate docs pins clean
 
 help:
 	@echo "make demo      watch a worker survive 25 kills without sending anything twice"
@@ -23,6 +24,7 @@ help:
 	@echo "make rules     which rule of the specification is proved by how many tests"
 	@echo "make bench     measure, beside other libraries"
 	@echo "make torture   crash and kill at random              (DURATION_S=$(DURATION_S), SEED=...)"
+	@echo "make simulate  many seeded simulations of the flows  (SEEDS=$(SEEDS))"
 	@echo "make docs      write the generated pages of the documentation again"
 	@echo "make pins      resolve requirements/*.in again       (needs uv)"
 	@echo "make clean     remove everything that the targets above made, .venv included"
