@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from counterfoil import UNASKABLE, Accepted, Evidence, Failed, Retry
+from counterfoil.effects import effect as effects
+from counterfoil.errors import CommitUnknown, LedgerUnavailable
+from counterfoil.ledgers.memory import MemoryLedger
+from counterfoil.protocol.history import look
+from counterfoil.protocol.requests import Append, Filled, Read
+from counterfoil.testing.conformance import NAMESPACE, LedgerConformance
 from counterfoil.testing.crash_points import Report, examine
 from counterfoil.testing.recipients import MailSink, Payee
+from counterfoil.testing.stage import LedgerFaults, faulty
+from tests.explore.zoo import patched
 
 pytestmark = pytest.mark.rule("N4")
 
@@ -92,8 +100,53 @@ LEDGERS = pytest.mark.parametrize("ledger", ["memory", "sqlite"])
 def test_every_ledger_call_may_fail_once_and_twice_in_a_row(colour: str, ledger: str) -> None:
     report = tried(colour, ledger, "ledger")
     assert report.ok, report
-    # Three ways to fail, once and twice in a row, at each call.
-    assert report.trials["ledger"] >= 6 * (16 if ledger == "memory" else 5)
+    # Four ways to fail, once and twice in a row, at each call.
+    assert report.trials["ledger"] >= 8 * (16 if ledger == "memory" else 5)
+
+
+_claim = effects._claim
+
+
+async def _claim_by_looking(scope: Any, call: Any, number: int, *, draft: Any, **more: Any) -> Any:
+    async def record(draft: Any, *, settle: Any = None) -> Filled:
+        try:
+            return await Append(draft, settle)
+        except CommitUnknown as lost:
+            await Read()
+            attempts = look(scope.history, call.name).attempts
+            if len(attempts) < number:
+                raise LedgerUnavailable("not there, so it did not commit") from lost
+            return Filled(attempts[number - 1].intent, ours=True)
+
+    with patched(effects, record=record):
+        return await _claim(scope, call, number, draft=draft, **more)
+
+
+@COLOURS
+@pytest.mark.rule("L3")
+def test_a_look_at_a_commit_that_is_still_open_misleads(colour: str) -> None:
+    with patched(effects, _claim=_claim_by_looking):
+        report = tried(colour, "memory", "ledger")
+    assert report.mistakes[0].code == "rule-E2"
+    assert report.mistakes[0].text.endswith("it is uncertain, and its living owner knows that it never sent it")
+    assert report.plan.endswith("without an answer, and recorded only after the next look at the run")
+
+
+@pytest.mark.rule("L3")
+def test_an_open_commit_is_not_seen_by_who_looks_and_waited_for_by_who_writes() -> None:
+    suite = LedgerConformance()
+    suite.epoch, suite._number = "", 0
+    for write_first in (False, True):
+        inner = MemoryLedger()
+        ledger = faulty(inner, LedgerFaults("run", {1: "late"}, 1))
+        with pytest.raises(CommitUnknown):
+            ledger.append(suite.entry("slot"))
+        if write_first:
+            ledger.append(suite.entry("later"))
+            assert [record.slot for record in ledger.read(NAMESPACE, "run")] == ["slot", "later"]
+        else:
+            assert list(ledger.read(NAMESPACE, "run")) == []
+            assert [record.slot for record in ledger.read(NAMESPACE, "run")] == ["slot"]
 
 
 @COLOURS

@@ -43,6 +43,8 @@ def _judge_effect(trial: Trial, view: EffectView) -> None:
     looked = trial.notes.looked.get(view.effect_key, [])
     if view.state == states.ACCEPTED:
         _judge_accepted(trial, view, made)
+    elif view.state == states.UNCERTAIN and _never_sent(trial, view):
+        _rule(trial, "E2", view.name, text="it is uncertain, and its living owner knows that it never sent it")
     elif view.state == states.UNCERTAIN and not _never_asked(trial, view):
         _judge_uncertain(trial, view, trial.notes.made(view.name, late=False), looked=looked)
     elif view.state in (states.FAILED, states.REJECTED):
@@ -63,6 +65,13 @@ def _judge_runs(trial: Trial) -> None:
                     f"your run for {name!r} raised {type(error).__name__} when nothing goes wrong: {whole(error)}",
                     hint="raise Rejected or Failed where the recipient has said no; mend it otherwise",
                 )
+
+
+def _never_sent(trial: Trial, view: EffectView) -> bool:
+    """Whether one process lived through the trial, and did not call the run of an effect that is uncertain."""
+    plan = trial.plan
+    alone = not plan.crashes and not plan.cancels and plan.second is None
+    return alone and not trial.notes.performed.get(view.effect_key)
 
 
 def _never_asked(trial: Trial, view: EffectView) -> bool:

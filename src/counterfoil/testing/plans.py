@@ -8,11 +8,11 @@ from random import Random
 from typing import Final, Literal
 
 ReplyFault = Literal["lost", "never", "late", "doubled", "lost-there", "never-there"]
-LedgerFault = Literal["full", "unknown", "committed"]
+LedgerFault = Literal["full", "unknown", "committed", "late"]
 
 HERE: Final[tuple[ReplyFault, ...]] = ("lost", "never", "late", "doubled")
 THERE: Final[tuple[ReplyFault, ...]] = ("lost-there", "never-there")
-LEDGER: Final[tuple[LedgerFault, ...]] = ("full", "unknown", "committed")
+LEDGER: Final[tuple[LedgerFault, ...]] = ("full", "unknown", "committed", "late")
 
 _REPLIES: Final[dict[ReplyFault, str]] = {
     "lost": "its reply lost",
@@ -26,6 +26,7 @@ _LEDGER: Final[dict[LedgerFault, str]] = {
     "full": "refused, as by a full disk",
     "unknown": "without an answer, and not recorded",
     "committed": "recorded, the answer lost",
+    "late": "without an answer, and recorded only after the next look at the run",
 }
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
 from counterfoil import threads
-from counterfoil.errors import CommitUnknown, LedgerUnavailable
+from counterfoil.errors import CommitUnknown, LedgerError, LedgerUnavailable
 from counterfoil.ledgers.memory import MemoryLedger
 from counterfoil.ledgers.urls import parse
 from counterfoil.ports.ledger import Closing, Ledger, Owners
@@ -48,7 +48,11 @@ class Clock:
 
 
 class LedgerFaults:
-    """Counts the calls of a ledger that concern one run, and says what becomes of them."""
+    """Counts the calls of a ledger that concern one run, and says what becomes of them.
+
+    A commit may still be open when its caller learns nothing of it: who looks sees nothing yet, and who writes
+    waits for it to end.
+    """
 
     def __init__(self, run: str, planned: Mapping[int, LedgerFault], times: int) -> None:
         self.run = run
@@ -57,6 +61,7 @@ class LedgerFaults:
         }
         self.calls = 0
         self.healed = False
+        self._open: list[tuple[Any, bool]] = []
 
     def next(self, run: str) -> LedgerFault | None:
         """Count a call, and say what becomes of it."""
@@ -64,6 +69,22 @@ class LedgerFaults:
             return None
         self.calls += 1
         return self.planned.get(self.calls)
+
+    def next_append(self, ledger: Any, entry: Any, *, settle: bool) -> LedgerFault | None:
+        """Count an append, which waits for open commits, and say what becomes of it; it may be left open itself."""
+        self.land(ledger)
+        fault = self.next(entry.run)
+        if fault == "late":
+            self._open.append((entry, settle))
+        return fault
+
+    def land(self, ledger: Any) -> None:
+        """End the commits that are open."""
+        ending, self._open = self._open, []
+        for entry, settle in ending:
+            # Nobody is there any more to be told of a refusal.
+            with suppress(LedgerError):
+                ledger.append(entry, settle=settle)
 
 
 def _refused(what: str) -> LedgerUnavailable:
@@ -78,7 +99,7 @@ def faulty(ledger: Any, faults: LedgerFaults) -> Any:
     """Put planned faults before a ledger; it keeps exactly the ports that it has."""
 
     def append(entry: Any, *, settle: bool = False) -> Any:
-        fault = faults.next(entry.run)
+        fault = faults.next_append(ledger, entry, settle=settle)
         if fault == "full":
             raise _refused(entry.slot)
         if fault == "committed":
@@ -88,7 +109,7 @@ def faulty(ledger: Any, faults: LedgerFaults) -> Any:
         return ledger.append(entry, settle=settle)
 
     def submit(entry: Any, *, settle: bool, token: object, deliver: Callable[[Any], None]) -> None:
-        fault = faults.next(entry.run)
+        fault = faults.next_append(ledger, entry, settle=settle)
         if fault == "committed":
 
             def answer(batch: list[tuple[object, Any]]) -> None:
@@ -105,7 +126,9 @@ def faulty(ledger: Any, faults: LedgerFaults) -> Any:
     def read(namespace: str, run: str, after: int = 0) -> Any:
         if faults.next(run) == "full":
             raise LedgerUnavailable("the ledger cannot be read", effect_ran="no")
-        return ledger.read(namespace, run, after)
+        found = ledger.read(namespace, run, after)
+        faults.land(ledger)
+        return found
 
     return _with_ports(ledger, {"append": append, "submit": submit, "read": read}, faults)
 

@@ -183,6 +183,7 @@ class Trial:
         """See what the ledger holds, and ask again about what stayed uncertain."""
         self.case.clock.advance(FAR_S)
         ledger = self.case.store.open()
+        self.faults.land(ledger)
         with Runtime(ledger, namespace=self.case.namespace, clock=self.case.clock) as runtime:
             self.views = runtime.effects(run_id=self.run_id)
             self.records = runtime.ledger.read(self.case.namespace, self.run_id)
