@@ -36,7 +36,7 @@ SAME = (
     (re.compile(r"\d\d:\d\d:\d\d(\.\d+)?"), "TIME"),
     (re.compile(r"\d+ (s|min|h|d) ago"), "AGO"),
     (re.compile(r"\b\d+\.[0-9a-f]{4}\b"), "LIFE"),
-    (re.compile(r"\bcf-[0-9a-f]{40}\b"), "KEY"),
+    (re.compile(r"\bcf-[0-9a-f]{40}\b"), "cf-KEY"),
     (re.compile(r"  +"), " "),
 )
 
