@@ -154,7 +154,7 @@ def doctor(place: Place) -> None:
     """
     try:
         with place.open() as runtime:
-            found = health.examine(runtime, accept=command(*place.options(), *health.ACCEPT))
+            found = health.examine(runtime, command=functools.partial(command, *place.options()))
     except LedgerCorrupt as error:
         # Without the record of its birth it cannot be opened.
         found = [("error", "fingerprint-key", str(error), health.KEY_LOST)]

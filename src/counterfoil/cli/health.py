@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from counterfoil.cli.text import age
@@ -25,23 +26,23 @@ KEY_LOST: Final = "restore the ledger from a backup: without the key no recorded
 _DAMAGED: Final = ("damaged", "too-new", "misplaced", "order", "slot-twice")
 
 
-def examine(runtime: Runtime, *, accept: str) -> list[Finding]:
+def examine(runtime: Runtime, *, command: Callable[..., str]) -> list[Finding]:
     """Look at everything now: (level `ok | warning | error`, subject, what was found, how to mend it).
 
     Args:
         runtime: an open ledger.
-        accept: the command that accepts a ledger which went back in time.
+        command: writes a command of ours about this ledger, from its words.
     """
     ledger = runtime.ledger
     found: list[Finding] = list(ledger.diagnose()) if isinstance(ledger, Diagnosable) else []
     subjects = {subject for _, subject, _, _ in found}
     if "generation" not in subjects and isinstance(ledger, Restorable):
         why = ledger.restored()
-        mend = f"look at what was lost, then run `{accept}`"
+        mend = f"look at what was lost, then run `{command(*ACCEPT)}`"
         found.append(("ok", "generation", "as it was left", "") if why is None else ("error", "generation", why, mend))
     if "owners" not in subjects and isinstance(ledger, Owners):
         found.append(("ok", "owners", f"{sum(owner.alive for owner in ledger.owners())} alive", ""))
-    return [*found, _key(runtime), *_records(runtime), _clock(runtime), _uncertain(runtime)]
+    return [*found, _key(runtime), *_records(runtime, command), _clock(runtime), _uncertain(runtime, command)]
 
 
 def _key(runtime: Runtime) -> Finding:
@@ -58,7 +59,7 @@ def _key(runtime: Runtime) -> Finding:
     return "ok", "fingerprint-key", f"present, id {birth.key_id}", ""
 
 
-def _records(runtime: Runtime) -> list[Finding]:
+def _records(runtime: Runtime, command: Callable[..., str]) -> list[Finding]:
     """Read every record, as `verify` does, and say what cannot be acted on."""
     if not isinstance(runtime.ledger, Catalogue):
         return []
@@ -73,10 +74,10 @@ def _records(runtime: Runtime) -> list[Finding]:
     if not unwell:
         return [("ok", "records", "every one can be read", "")]
     first = unwell[0]
-    more = f", and {len(unwell) - 1} more (`counterfoil verify` lists them)" if len(unwell) > 1 else ""
+    more = f", and {len(unwell) - 1} more (`{command('verify')}` lists them)" if len(unwell) > 1 else ""
     what, _, mend = first.text.partition("; ")
     text = f"run {first.run!r}, slot {first.slot!r}: {what}{more}"
-    return [("error", "records", text, mend or "run `counterfoil verify`, and restore a backup from before")]
+    return [("error", "records", text, mend or f"run `{command('verify')}`, and restore a backup from before")]
 
 
 def _clock(runtime: Runtime) -> Finding:
@@ -92,8 +93,8 @@ def _clock(runtime: Runtime) -> Finding:
     return "ok", "clock", "no run is in the future", ""
 
 
-def _uncertain(runtime: Runtime) -> Finding:
+def _uncertain(runtime: Runtime, command: Callable[..., str]) -> Finding:
     found = [view for view in runtime.effects(state="uncertain") if view.decision is None]
     if not found:
         return "ok", "uncertain", "nothing to decide", ""
-    return "warning", "uncertain", f"{len(found)} to decide", "run `counterfoil uncertain`"
+    return "warning", "uncertain", f"{len(found)} to decide", f"run `{command('uncertain')}`"

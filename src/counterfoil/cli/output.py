@@ -84,10 +84,10 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]]) -> No
     """Write a table. Its cells are escaped already; a cell that is a state gets its colour."""
     narrow = _console().width if sys.stdout.isatty() else None
     cells = [[cell.text if isinstance(cell, Cell) else cell for cell in row] for row in rows]
-    widths = _widths(columns, cells)
+    widths = _widths(columns, cells, folding=narrow is not None)
     if narrow is not None and _total(widths) > narrow:
         cells = [[cell.short if isinstance(cell, Cell) else cell for cell in row] for row in rows]
-        widths = _widths(columns, cells)
+        widths = _widths(columns, cells, folding=True)
         _shrink(columns, widths, narrow)
     _row(columns, [column.title for column in columns], widths, style="bold")
     for row in cells:
@@ -100,12 +100,16 @@ def _console() -> Any:
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
 
 
-def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
+def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], *, folding: bool) -> list[int]:
     """Return how wide each column is padded. One long name does not pad every row: its own gets longer."""
     from rich.cells import cell_len
 
-    rows = [[column.title for column in columns], *cells]
-    return [min(PADDED_MAX, max(cell_len(row[index]) for row in rows)) for index in range(len(columns))]
+    widths = []
+    for index, column in enumerate(columns):
+        lengths = [cell_len(row[index]) for row in cells]
+        padded = [each for each in lengths if each <= PADDED_MAX or (folding and column.fold)]
+        widths.append(max([cell_len(column.title), *padded]))
+    return widths
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -58,7 +58,7 @@ def header(namespace: str, *, at: float, shown: bool, software: str) -> dict[str
 
 
 def line(namespace: str, run: str, record: Record, *, shown: bool) -> dict[str, Any]:
-    """Make the line of a record; a body that is no canonical JSON is kept as base64, where it may be shown."""
+    """Make the line of a record; a body that is not canonical JSON is kept as base64, where it may be shown."""
     found = {
         "namespace": namespace,
         "run": run,

@@ -53,7 +53,7 @@ _UNKNOWN: Final = (codec.EmptyBody, re.compile("(?!)"))
 _TOO_NEW: Final = "record-too-new"
 _DAMAGED: Final = (
     "the record is damaged; nothing is called for its name: restore a backup from before the damage, "
-    "and accept it by `counterfoil accept-restore --by YOU --reason WHY`"
+    "and accept it by `counterfoil --ledger URL accept-restore --by YOU --reason WHY`"
 )
 
 
