@@ -397,6 +397,24 @@ async def test_cancelling_a_blocking_run_ends_its_parks_and_a_later_call_resumes
             assert await life.run("r").wait_for("paid", "1") == "x"
 
 
+@BLOCKING
+@pytest.mark.rule("P3", "E7")
+async def test_cancelling_one_handle_does_not_end_the_park_of_another(make, clock):
+    async with make(clock=clock) as life:
+        first, second, third = (life.run("r") for _ in range(3))
+        sleepers = [asyncio.ensure_future(run.beside.sleep(60, name="rest")) for run in (first, second, third)]
+        await eventually(life.records)
+        await asyncio.sleep(0.05)
+        for run, sleeper in ((second, sleepers[1]), (first, sleepers[0])):
+            run.cancel()
+            with pytest.raises(RunCancelled):
+                await sleeper
+        assert not sleepers[2].done()
+        clock.advance(60)
+        await sleepers[2]
+        assert [r.phase for r in life.records()] == ["armed", "woken"]
+
+
 @pytest.mark.rule("P3")
 async def test_two_equal_parks_share_one_record(make, clock):
     async with make(clock=clock) as one, make(clock=clock) as two:

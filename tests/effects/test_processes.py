@@ -256,3 +256,26 @@ blocking() if "{kind}" == "blocking" else asyncio.run(looped())
 
     with Runtime(f"sqlite:///{tmp_path}/ledger.db") as runtime:
         assert [view.phase for view in runtime.show("r")] == ["intent", "released"]
+
+
+@pytest.mark.rule("E3", "E10")
+def test_ctrl_c_while_an_async_handler_sends_stops_it_before_the_attempt_is_released(tmp_path: Path):
+    program = f"""
+import asyncio, os, signal
+from counterfoil import Runtime, UNASKABLE
+ended = []
+async def pay():
+    os.kill(os.getpid(), signal.SIGINT)
+    try:
+        await asyncio.sleep(20)
+    finally:
+        await asyncio.sleep(0.2)
+        ended.append(True)
+with Runtime("sqlite:///{tmp_path}/ledger.db") as runtime, runtime.run("r") as run:
+    try:
+        run.effect("pay", run=pay, reconcile=UNASKABLE)
+    except KeyboardInterrupt:
+        print(ended, [view.phase for view in runtime.show("r")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "[True] ['intent', 'released']\n", done.stderr
