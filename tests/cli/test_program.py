@@ -51,6 +51,16 @@ def test_a_command_that_is_printed_works_where_the_program_is_not_on_the_path(tm
         subprocess.run(["bash", "-c", command], capture_output=True, check=True, env=env)
 
 
+def test_a_demo_that_keeps_nothing_prints_no_commands(tmp_path: Path) -> None:
+    words = ["demo", "--kills", "0", "--no-keep", "--folder", str(tmp_path / "demo")]
+    done = subprocess.run(
+        [sys.executable, "-m", "counterfoil", *words], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "nothing was sent twice" in done.stdout
+    assert " --ledger " not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_package_is_a_program_too() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "counterfoil", "--version"], capture_output=True, text=True, check=True

@@ -55,6 +55,7 @@ def demo(*, seed: int | None, kills: int, folder: Path | None, keep: bool, as_js
         with _terminated():
             result = _run(place, lanes, seed=seed, kills=kills)
         result.took_s = time.monotonic() - began
+        result.kept = keep
         if as_json:
             document(result.shape())
         else:

@@ -32,6 +32,7 @@ class Result:
     timelines: dict[str, list[RecordView]]
     findings: list[Finding]
     took_s: float = 0.0
+    kept: bool = True
 
     @property
     def url(self) -> str:
@@ -116,6 +117,8 @@ def write(result: Result) -> None:
             f"nothing was sent twice, no record was lost, {len(result.uncertain)} uncertain for a person to decide"
         )
     line(f"{result.kills} kills, {result.took_s:.1f} s, seed {result.seed}: {verdict}", style="bold")
+    if not result.kept:
+        return
     line("To look further:")
     line(f"  {command('--ledger', result.url, 'show', chosen)}")
     line(f"  {command('--ledger', result.url, 'verify', '--recipient-log', str(result.folder / 'payee.jsonl'))}")
@@ -160,7 +163,8 @@ def _uncertain(result: Result) -> None:
         made = counts[EFFECTS[view.name], view.run_id]
         rows.append([view.run_id, view.name, _ASKED.get(kind, kind), "it happened" if made else "it did not happen"])
     table(columns, rows)
-    line(f"To decide about them: {command('--ledger', result.url, 'uncertain')}")
+    if result.kept:
+        line(f"To decide about them: {command('--ledger', result.url, 'uncertain')}")
 
 
 _ASKED = {"not-found": "found nothing, which proves nothing", "unaskable": "is not possible"}
