@@ -108,7 +108,7 @@ class Run:
 
         Raises:
             NameConflict: the name is recorded for other inputs.
-            NotSerializable: the result is no lossless JSON value; nothing was recorded.
+            NotSerializable: the result is not a lossless JSON value; nothing was recorded.
         """
         call, coded = arguments.step_call(name, body, inputs=inputs, retry=retry, result_type=result_type)
         scope = self._load()
