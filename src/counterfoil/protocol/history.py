@@ -54,9 +54,6 @@ class History:
     def __iter__(self) -> Iterator[Record]:
         return iter(sorted(self._records.values(), key=lambda record: record.position))
 
-    def __len__(self) -> int:
-        return len(self._records)
-
     def has_effect(self, name: str) -> bool:
         """Whether there may be anything about an effect: whatever there is, one of these slots was filled first."""
         return not self.has_none(slots.first_of_effect(name))

@@ -114,8 +114,3 @@ class Fingerprints:
     def _digest(self, canonical: bytes, key_id: str) -> str:
         made = blake2b(canonical, digest_size=16, key=self._keys[key_id], person=b"counterfoil-fpr1").digest()
         return f"{_VERSION}.{key_id}.{base64.urlsafe_b64encode(made).decode().rstrip('=')}"
-
-
-def label(value: Any) -> str:
-    """Name a type for people without showing its value."""
-    return type(value).__name__
