@@ -13,15 +13,19 @@ from counterfoil import (
     Accepted,
     Conflict,
     EffectUnresolved,
+    LedgerUnavailable,
     NameConflict,
     NotSerializable,
+    RunPruned,
     Runtime,
     Uncertain,
     UsageError,
 )
+from counterfoil.effects import lifetime
+from counterfoil.protocol.history import History
 from counterfoil.protocol.requests import Append, Call
 from tests.effects.typing_cases import mounted, mounted_async
-from tests.support import IN_MEMORY, Crash, Payee, TwoMethods, die_at, kill
+from tests.support import IN_MEMORY, Crash, Fault, Payee, TwoMethods, die_at, faulty, kill
 
 PAYEE = Payee()
 CALLS: list[Any] = []
@@ -198,6 +202,52 @@ async def test_a_finished_run_answers_recorded_names_and_takes_no_new_ones(make,
                 await call
             assert raised.value.code == "run-finished"
             assert raised.value.effect_ran == "no"
+
+
+async def test_a_run_that_was_finished_by_hand_is_not_executed(make, colour):
+    async with make() as life:
+        await life.run("r").finish("by hand")
+        assert await life.execute("r", of(colour, other_order), "book", 3) == "by hand"
+
+
+@IN_MEMORY
+async def test_only_a_started_and_unfinished_run_is_taken_over(make):
+    async with make() as life, life.run("r") as run:
+        await run.step("sum", lambda: 1)
+        claim = run.inner._drive(lifetime.claim)
+        assert (claim if isinstance(claim, bool) else await claim) is False
+
+
+def test_only_a_finished_run_is_pruned():
+    with pytest.raises(UsageError):
+        lifetime.keepers(History("n", "r"))
+
+
+async def test_pruning_that_was_cut_short_is_taken_up_again(make, store, colour, payee):
+    async with make() as life, life.run("r") as run:
+        for name in ("a", "b"):
+            await run.effect(name, run=colour.handler(payee.pay), reconcile=UNASKABLE)
+        await run.finish()
+    ledger = faulty(store.open(), Fault())
+    bury = ledger.bury
+    calls: list[int] = []
+
+    def cut_short(*args: Any, **kwargs: Any) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise LedgerUnavailable("no more")
+        bury(*args, **kwargs)
+
+    type(ledger).bury = staticmethod(cut_short)
+    async with make(target=ledger) as life:
+        with pytest.raises(LedgerUnavailable):
+            await life.prune(page=1)
+    async with make() as life:
+        await life.prune(page=1)
+        for name, proof in (("a", "item-1"), ("b", "item-2")):
+            with pytest.raises(RunPruned) as raised:
+                await life.run("r").effect(name, run=payee.never, reconcile=payee.never)
+            assert raised.value.outcome == Accepted(proof, "run")
 
 
 async def test_leaving_a_run_neither_finishes_nor_locks_it(make, colour):

@@ -186,6 +186,17 @@ async def test_a_retry_is_a_new_name_which_the_decision_names(make, payee, colou
         assert payee.requests[0] != payee.requests[1]
 
 
+@pytest.mark.rule("E16", "E19")
+async def test_what_verify_refused_does_not_bar_the_new_name(make, payee, colour):
+    async with make() as life, life.run("r") as run:
+        call = {"reconcile": UNASKABLE, "verify": lambda proof: proof == "item-1"}
+        with pytest.raises(EffectUnresolved):
+            await run.effect("pay", run=colour.handler(lambda: "somebody else's"), **call)
+        assert isinstance(await run.effect("pay", run=payee.never, **call), Uncertain)
+        await life.decide("r", "pay", did_not_happen=True, expect_version=await version(life), new_name="again", **HOW)
+        assert await run.effect("again", run=colour.handler(payee.pay), **call) == Accepted("item-1", "run")
+
+
 @pytest.mark.rule("E16")
 async def test_an_intent_under_the_new_name_is_refused_while_there_is_acceptance_evidence(make, payee, colour):
     async with make() as life, life.run("r") as run:
@@ -197,6 +208,8 @@ async def test_an_intent_under_the_new_name_is_refused_while_there_is_acceptance
         assert outcome == Accepted("item-9", "evidence")
         assert await run.effect("again", run=payee.never, reconcile=payee.never) == outcome
         assert not any(r.phase == "intent" and "again" in r.slot for r in life.records())
+        closed = next(view for view in await life.effects() if view.name == "again")
+        assert (closed.state, closed.outcome) == ("accepted", outcome)
     async with make() as life, life.run("r") as run:
         assert await run.effect("again", run=payee.never, reconcile=payee.never) == outcome
         # The old name keeps its outcome.

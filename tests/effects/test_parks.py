@@ -189,6 +189,14 @@ async def test_an_undecodable_park_or_delivery_fails_closed(make, store, slot):
         assert await run.wait_for("paid", "2") == {"x": 2}
 
 
+@IN_MEMORY
+@pytest.mark.rule("P1")
+async def test_a_sleep_that_has_passed_needs_no_deadline_any_more(make, clock):
+    async with make(clock=clock) as life, life.run("r") as run:
+        record_by(life, slots.woken("rest"), kind=records.PARK, phase="woken", body=codec.EmptyBody())
+        await run.sleep(3600, name="rest")
+
+
 @pytest.mark.rule("P4", "L4")
 async def test_an_undecodable_deadline_fails_closed(make, store, clock):
     life = await make(clock=clock).__aenter__()

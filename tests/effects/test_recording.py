@@ -15,14 +15,16 @@ from counterfoil import (
     EffectUnresolved,
     Evidence,
     Failed,
+    LedgerCorrupt,
     NameConflict,
     Rejected,
     RunCancelled,
     Uncertain,
     UsageError,
 )
+from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.requests import Append, Call
-from tests.support import ASYNCIO, BLOCKING, EVIDENCE, PROVED, die_at
+from tests.support import ASYNCIO, BLOCKING, EVIDENCE, IN_MEMORY, PROVED, die_at, record_by
 
 # Steps, effects, parks and outcomes: each rule of these parts has its test in this folder.
 RULE_PARTS = ("O", "S", "E", "P")
@@ -256,6 +258,28 @@ async def test_details_that_are_no_json_do_not_lose_the_outcome(make, colour):
         outcome = await run.effect("pay", run=colour.handler(fail), reconcile=UNASKABLE)
         # What JSON has no word for becomes the nearest thing that it has.
         assert outcome == Failed(Evidence("status", details={"body": "cmF3"}))
+
+
+@IN_MEMORY
+@pytest.mark.rule("L4", "E1")
+async def test_an_accepted_record_that_waits_for_another_attempt_must_not_be(make, payee):
+    async with make() as life, life.run("r") as run:
+        record_by(life, slots.intent("pay", 1), kind=records.EFFECT, phase="intent", body=codec.IntentBody())
+        wrong = codec.OutcomeBody(due=1.0)
+        record_by(life, slots.outcome("pay", 1), kind=records.EFFECT, phase="accepted", body=wrong)
+        with pytest.raises(LedgerCorrupt):
+            await run.effect("pay", run=payee.never, reconcile=payee.never)
+
+
+@IN_MEMORY
+@pytest.mark.rule("O6")
+async def test_details_that_nothing_can_be_made_of_are_named_by_their_type(make, colour):
+    def fail() -> None:
+        raise Failed(Evidence("status", details={"body": object()}))
+
+    async with make() as life, life.run("r") as run:
+        outcome = await run.effect("pay", run=colour.handler(fail), reconcile=UNASKABLE)
+        assert outcome == Failed(Evidence("status", details={"unrecordable": "dict"}))
 
 
 @pytest.mark.rule("E6")

@@ -19,7 +19,9 @@ from counterfoil import (
     Uncertain,
     UsageError,
 )
+from counterfoil.effects.scope import Verifier
 from counterfoil.outcomes import combine
+from counterfoil.protocol import codec
 from counterfoil.protocol.requests import Append, Call
 from tests.support import EVIDENCE, PROVED, die_at, eventually
 
@@ -324,6 +326,44 @@ async def test_evidence_that_comes_during_the_wait_bars_the_next_attempt_too(mak
         clock.advance(60)
         assert await task == Accepted("item-0", "evidence")
         assert len(made.contexts) == 1
+
+
+@pytest.mark.rule("E14", "E18", "E19")
+async def test_evidence_that_verify_refused_does_not_bar_the_next_attempt(make, payee, colour, clock):
+    made, run_it = script(colour, RETRYABLE, "item")
+    life = await make(clock=clock).__aenter__()
+    call = {"run": run_it, "reconcile": payee.never, "verify": lambda proof: proof == "item"}
+    await die_at(
+        life,
+        life.run("r").effect("pay", **call, retry=Retry(3, backoff_s=60)),
+        moment="after",
+        request=Append,
+        slot="outcome",
+    )
+    async with make(clock=clock) as life, life.run("r") as run:
+        life.session.state("r").memory.verifiers["pay"] = Verifier(lambda proof: False, codec.decode, 5.0)
+        with pytest.raises(EffectUnresolved):
+            await run.settle("pay", "item-666", key=made.keys[0], source="webhook")
+        life.skip_pauses(clock)
+        assert await run.effect("pay", **call) == Accepted("item", "run")
+
+
+@pytest.mark.rule("E14", "E15")
+async def test_evidence_about_the_first_attempt_during_the_second_is_shown_and_bars_a_third(make, payee, colour, clock):
+    async with make(clock=clock) as life, life.run("r") as run, make(clock=clock) as other:
+        life.skip_pauses(clock)
+        keys: list[str] = []
+
+        async def pay(ctx: Any) -> None:
+            keys.append(ctx.key)
+            if ctx.attempt == 2:
+                assert await other.settle("r", "pay", "item-0", key=keys[0], source="webhook") is False
+            raise Failed(PROVED, retryable=ctx.attempt < 2)
+
+        await run.effect("pay", run=pay, reconcile=payee.never, retry=Retry(3))
+        assert len(keys) == 2
+        (view,) = await life.effects()
+        assert [(late.attempt, late.claims, late.proof) for late in view.late_evidence] == [(1, "accepted", "item-0")]
 
 
 @pytest.mark.rule("E14", "E18", "E19")
