@@ -6,7 +6,7 @@ import base64
 import math
 import unicodedata
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 from counterfoil.errors import FingerprintKeyUnknown, UsageError
 
