@@ -273,6 +273,20 @@ async def test_an_accepted_record_that_waits_for_another_attempt_must_not_be(mak
 
 @IN_MEMORY
 @pytest.mark.rule("O6")
+async def test_an_acknowledgement_says_what_it_promises(make, payee):
+    """As a recipient's contract will have it: HTTP 202 leaves completion open."""
+    promises = ("completion-not-established",)
+    async with make() as life, life.run("r") as run:
+        record_by(life, slots.intent("pay", 1), kind=records.EFFECT, phase="intent", body=codec.IntentBody())
+        evidence = codec.EvidenceBody(kind="status", phase="acknowledged", status=202, promises=promises)
+        body = codec.OutcomeBody(evidence=evidence)
+        record_by(life, slots.outcome("pay", 1), kind=records.EFFECT, phase="accepted", body=body)
+        outcome = await run.effect("pay", run=payee.never, reconcile=payee.never)
+        assert outcome.evidence == Evidence("status", phase="acknowledged", status=202, promises=promises)
+
+
+@IN_MEMORY
+@pytest.mark.rule("O6")
 async def test_details_that_nothing_can_be_made_of_are_named_by_their_type(make, colour):
     def fail() -> None:
         raise Failed(Evidence("status", details={"body": object()}))
