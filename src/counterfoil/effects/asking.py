@@ -8,7 +8,7 @@ import msgspec
 
 from counterfoil.effects.call import EffectCall, Unaskable, unresolved
 from counterfoil.effects.conclude import conclude
-from counterfoil.effects.evidence import proof_of, refuse, verified
+from counterfoil.effects.evidence import accepted_before, proof_of, refuse, verified
 from counterfoil.effects.record import record
 from counterfoil.effects.scope import Scope
 from counterfoil.effects.step import next_due
@@ -130,6 +130,8 @@ async def _closed_at_recipient(scope: Scope, call: EffectCall, attempt: Attempt,
     due = None
     if retryable and not attempt.body.keep_key:
         due = next_due(first.body.retry, attempt.number, now=(await Now()).wall, began=first.intent.at)
+    if due is None and attempt.number > 1 and await accepted_before(scope, call.name):
+        due = (await Now()).wall
     phase = "failed"
     body = codec.OutcomeBody(via="reconcile", evidence=evidence_body(error.evidence), due=due, retryable=retryable)
     if due is None and link_of(scope.history, call.name) is not None:

@@ -18,7 +18,7 @@ import msgspec
 from counterfoil.effects.asking import settle_by_asking
 from counterfoil.effects.call import UNASKABLE, EffectCall, Unaskable, unresolved
 from counterfoil.effects.conclude import append_held, conclude, release
-from counterfoil.effects.evidence import close, proof_of, refuse, verified
+from counterfoil.effects.evidence import accepted_before, close, proof_of, refuse, verified
 from counterfoil.effects.record import entry_of, record
 from counterfoil.effects.scope import Held, Scope
 from counterfoil.effects.step import longest, next_due, until
@@ -306,6 +306,8 @@ async def _proved(scope: Scope, call: EffectCall, number: int, *, error: Rejecte
     first = look(scope.history, call.name).attempts[0]
     allowed = retryable or phase == "rejected"
     due = next_due(first.body.retry, number, now=now, began=first.intent.at) if allowed else None
+    if due is None and number > 1 and await accepted_before(scope, call.name):
+        due = now
     body = codec.OutcomeBody(evidence=evidence_body(error.evidence), due=due, retryable=retryable)
     if due is None and link_of(scope.history, call.name) is not None:
         # Attempts linked by a person's decision count as one: the earlier one is still uncertain (rule O3).

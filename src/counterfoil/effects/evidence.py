@@ -124,6 +124,16 @@ async def close(name: str, number: int, late: codec.LateBody) -> None:
     await record(Draft(slot=slot, kind=records.EFFECT, phase="closed", body=codec.body_of(body)))
 
 
+async def accepted_before(scope: Scope, name: str) -> bool:
+    """Say whether evidence came that an earlier attempt was accepted, while the present one was under way.
+
+    Then a failure of the present one is not how all of them ended (rule O3): it is recorded as not final, and
+    what closed the next attempt is the outcome.
+    """
+    await Read()
+    return look(scope.history, name).closed is not None
+
+
 async def settle(scope: Scope, name: str, proof: bytes, *, key: str, source: str, verifier: Verifier | None) -> bool:
     """Record evidence that came by another way, for the attempt with this key.
 
