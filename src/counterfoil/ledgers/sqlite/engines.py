@@ -58,6 +58,10 @@ class Connection(Protocol):
         """Run an INSERT; return how many rows it added and the rowid of the last."""
         ...
 
+    def version(self) -> int:
+        """Return a number that changes with every commit of another connection, and perhaps with our own."""
+        ...
+
     def in_transaction(self) -> bool:
         """Return whether a transaction is open."""
         ...
@@ -100,6 +104,10 @@ class _Apsw:
         except self._error as error:
             raise self._told(error) from error
         return self._connection.changes(), self._connection.last_insert_rowid()
+
+    def version(self) -> int:
+        # Without a statement of its own, unlike the pragma; it counts our own commits too.
+        return self._connection.data_version()
 
     def in_transaction(self) -> bool:
         return self._connection.in_transaction
@@ -150,6 +158,9 @@ class _Sqlite3:
         except self._error as error:
             raise self._told(error) from error
         return cursor.rowcount, cursor.lastrowid or 0
+
+    def version(self) -> int:
+        return int(self.execute("PRAGMA data_version")[0][0])
 
     def in_transaction(self) -> bool:
         return self._connection.in_transaction

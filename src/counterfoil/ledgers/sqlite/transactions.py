@@ -61,6 +61,10 @@ class Transactions:
             self.roll_back(connection)
             raise
         self._commit(connection)
+        if connection.engine == "apsw":
+            # Its number counts this commit too, and no other yet: this connection sees others when it begins.
+            if self._seen is not None:
+                self._seen = (database.writes_opened, connection.version())
         return answer
 
     def roll_back(self, connection: Connection) -> None:
@@ -88,9 +92,9 @@ class Transactions:
             self._database.patiently(lambda: connection.command("BEGIN IMMEDIATE"))
 
     def _look(self, connection: Connection) -> None:
-        # data_version changes exactly when another connection has committed; inside the transaction
+        # Unchanged since our own last commit: no other connection has committed, and inside the transaction
         # nobody else can.
-        seen = (self._database.writes_opened, connection.execute("PRAGMA data_version")[0][0])
+        seen = (self._database.writes_opened, connection.version())
         if seen != self._seen:
             self.view += 1
             self._generations.look(connection)
