@@ -127,6 +127,9 @@ class Meddler:
     def insert(self, sql: str, parameters: Sequence[Any]) -> tuple[int, int]:
         return self._around(sql, lambda: self.real.insert(sql, parameters))
 
+    def version(self) -> int:
+        return self.real.version()
+
     def in_transaction(self) -> bool:
         return self.real.in_transaction()
 

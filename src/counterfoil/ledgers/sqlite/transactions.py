@@ -61,10 +61,9 @@ class Transactions:
             self.roll_back(connection)
             raise
         self._commit(connection)
-        if connection.engine == "apsw":
+        if connection.engine == "apsw" and self._seen is not None:
             # Its number counts this commit too, and no other yet: this connection sees others when it begins.
-            if self._seen is not None:
-                self._seen = (database.writes_opened, connection.version())
+            self._seen = (database.writes_opened, connection.version())
         return answer
 
     def roll_back(self, connection: Connection) -> None:
