@@ -366,7 +366,8 @@ def computes_a_set():
 )
 def has_a_run_that_never_works():
     def charge(ctx):
-        return {}["typo"]
+        nothing: dict[str, str] = {}
+        return nothing["typo"]
 
     def body(run):
         run.effect("charge", run=charge, reconcile=lambda: None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import unicodedata
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -70,9 +71,14 @@ def effect_key(namespace: str, run: str, name: str, *, attempt: int) -> str:
 
     Usable as idempotency key or message id. Each part is length-prefixed, so that no two names meet.
     """
-    parts = _sized(namespace) + _sized(run) + _sized(name) + attempt.to_bytes(8, "big")
+    parts = _place(namespace, run) + _sized(name) + attempt.to_bytes(8, "big")
     state = blake2b(parts, digest_size=20, person=b"counterfoil-key1")
     return f"cf-{state.hexdigest()}"
+
+
+@lru_cache(1024)
+def _place(namespace: str, run: str) -> bytes:
+    return _sized(namespace) + _sized(run)
 
 
 def _sized(text: str) -> bytes:

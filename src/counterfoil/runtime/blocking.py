@@ -322,7 +322,6 @@ class _Handler:
     def reply(self) -> Reply:
         """Call it in this thread."""
         request = self._request
-        self._session.retain()
         try:
             handler = request.handler
             value = handler(*arguments(handler, request.proof, self._context))
@@ -331,8 +330,6 @@ class _Handler:
             return Returned(value)
         except BaseException as error:  # noqa: BLE001 - it is the flow's to judge
             return Raised(error)
-        finally:
-            self._session.release()
 
     def _await(self, value: Any) -> Any:
         running = self._running = threads.Running(_awaited(value))
@@ -346,9 +343,14 @@ class _Handler:
         ended = threading.Event()
 
         def work() -> None:
-            self._reply = context.run(self.reply)
-            ended.set()
+            try:
+                self._reply = context.run(self.reply)
+                ended.set()
+            finally:
+                self._session.release()
 
+        # It may go on when its flow has long ended: the life lasts as long.
+        self._session.retain()
         threads.submit(work)
         try:
             in_time = ended.wait(timeout_s)

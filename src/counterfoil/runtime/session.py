@@ -133,9 +133,11 @@ class Session:
             UsageError: the runtime is not entered.
             ForkedLedger: this process is a fork of the one that opened it.
         """
-        self._opened()
-        assert self._ledger is not None
-        return self._ledger
+        ledger = self._ledger
+        if ledger is None or self._process != _process:
+            self._opened()
+            assert ledger is not None
+        return ledger
 
     def check(self) -> None:
         """Check that the session takes new calls: it is open, in this process, and not being left."""

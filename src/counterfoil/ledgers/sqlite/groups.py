@@ -40,10 +40,21 @@ class Group:
             CounterfoilError: the reply was an error.
         """
         interrupt: BaseException | None = None
-        if self._lock().locked():
-            item.wake = Lock()
-            item.wake.acquire()
-        self._queue.append(item)
+        lock = self._lock()
+        if not self._queue and not lock.locked():
+            # Nobody else is here: a commit of its own, without the queue.
+            try:
+                with lock:
+                    self._commit((item,))
+            except BaseException as error:  # noqa: BLE001
+                # Rolled back, or committed: to append the same again is right in both cases.
+                interrupt = error
+            self._hand_on()
+        if item.reply is None:
+            if lock.locked():
+                item.wake = Lock()
+                item.wake.acquire()
+            self._queue.append(item)
         while item.reply is None:
             try:
                 self._wait(item)
