@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from counterfoil.errors import LedgerUnavailable, UsageError
+from counterfoil.ledgers import urls
 from counterfoil.ledgers.memory import MemoryLedger
 from counterfoil.ledgers.sqlite import SqliteLedger
 from counterfoil.ledgers.urls import SqliteUrl, parse
@@ -156,3 +157,13 @@ def test_the_default_engine_does_not_load_the_other(tmp_path):
     command = [sys.executable, "-c", script, str(tmp_path / "x.db")]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert shown.stdout.strip() == "[]"
+
+
+def test_a_system_without_record_locks_is_refused_with_a_clear_error(monkeypatch):
+    """Windows has none; the memory ledger works there."""
+    real = urls.find_spec
+    monkeypatch.setattr(urls, "find_spec", lambda name: None if name == "fcntl" else real(name))
+    with pytest.raises(UsageError, match="record locks") as raised:
+        parse("sqlite:///here.db")
+    assert "Linux and macOS" in raised.value.hint
+    assert parse("memory:")

@@ -107,6 +107,11 @@ def _sqlite(rest: str) -> SqliteUrl:
         synchronous=_choice(options, "synchronous", _SYNCHRONOUS),
         strict=_choice(options, "strict", ("0", "1")) == "1",
     )
+    if find_spec("fcntl") is None:
+        raise UsageError(
+            "the SQLite ledger does not work on this system: it proves that an owner lives by POSIX record locks",
+            hint="it runs on Linux and macOS; memory: works anywhere",
+        )
     if find_spec(found.engine) is None:
         mend = "pip install apsw" if found.engine == "apsw" else "this Python was built without sqlite3"
         raise UsageError(f"the engine {found.engine} is not installed", hint=mend)
