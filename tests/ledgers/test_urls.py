@@ -6,11 +6,11 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from counterfoil.errors import LedgerUnavailable, UsageError
-from counterfoil.ledgers import urls
 from counterfoil.ledgers.memory import MemoryLedger
 from counterfoil.ledgers.sqlite import SqliteLedger
 from counterfoil.ledgers.urls import SqliteUrl, parse
@@ -104,8 +104,12 @@ def test_a_ledger_that_this_version_has_not_is_named():
         parse("nats://localhost:4222")
 
 
+def without(missing):
+    return lambda name: None if name == missing else find_spec(name)
+
+
 def test_an_engine_that_is_not_installed_is_named_when_the_url_is_read(monkeypatch):
-    monkeypatch.setattr("counterfoil.ledgers.urls.find_spec", lambda name: None)
+    monkeypatch.setattr("counterfoil.ledgers.urls.find_spec", without("apsw"))
     with pytest.raises(UsageError, match="pip install apsw"):
         parse("sqlite:///shop.db")
 
@@ -161,9 +165,8 @@ def test_the_default_engine_does_not_load_the_other(tmp_path):
 
 def test_a_system_without_record_locks_is_refused_with_a_clear_error(monkeypatch):
     """Windows has none; the memory ledger works there."""
-    real = urls.find_spec
-    monkeypatch.setattr(urls, "find_spec", lambda name: None if name == "fcntl" else real(name))
+    monkeypatch.setattr("counterfoil.ledgers.urls.find_spec", without("fcntl"))
     with pytest.raises(UsageError, match="record locks") as raised:
         parse("sqlite:///here.db")
     assert "Linux and macOS" in raised.value.hint
-    assert parse("memory:")
+    assert parse("memory:").open() is not None
