@@ -104,7 +104,7 @@ def submit(work: Callable[[], None]) -> None:
 
 
 class Running:
-    """A coroutine on a loop in another thread; it starts at once, with the caller's context variables."""
+    """A coroutine on a loop in another thread; it starts with `result`, in the caller's context variables."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._loop = _loop()
@@ -112,11 +112,13 @@ class Running:
         from concurrent.futures import Future
 
         self._future: Future[Any] = Future()
-        self._loop.call_soon_threadsafe(self._begin, _kept(coroutine))
+        self._coroutine = coroutine
 
     def result(self) -> Any:
-        """Wait for its result. Where this thread is interrupted, it is cancelled and waited for first."""
+        """Start it and wait for its result. Where this thread is interrupted, it is cancelled and waited for first."""
         try:
+            # Not earlier: an interrupt between starting and waiting would leave it running with nobody to wait.
+            self._loop.call_soon_threadsafe(self._begin)
             value, error = self._future.result()
         except BaseException:
             if not self._future.done():
@@ -130,11 +132,13 @@ class Running:
         return value
 
     def cancel(self) -> None:
-        """Cancel it, if it has not ended."""
+        """Cancel it, if it has not ended; it does not start any more."""
         self._loop.call_soon_threadsafe(self._cancel)
 
-    def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._task = self._loop.create_task(coroutine)
+    def _begin(self) -> None:
+        if self._future.done():
+            return
+        self._task = self._loop.create_task(_kept(self._coroutine))
         self._task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
@@ -150,8 +154,13 @@ class Running:
             self._future.set_result(task.result())
 
     def _cancel(self) -> None:
+        import asyncio
+
         if self._task is not None:
             self._task.cancel()
+        elif not self._future.done():
+            self._coroutine.close()
+            self._future.set_exception(asyncio.CancelledError())
 
 
 async def _kept(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:

@@ -366,6 +366,39 @@ async def test_evidence_about_the_first_attempt_during_the_second_is_shown_and_b
         assert [(late.attempt, late.claims, late.proof) for late in view.late_evidence] == [(1, "accepted", "item-0")]
 
 
+@pytest.mark.rule("O3", "E14")
+@pytest.mark.parametrize("ending", ["failed", "accepted", "closed at the recipient"])
+async def test_evidence_that_came_during_an_attempt_counts_when_that_is_recorded(make, payee, colour, clock, ending):
+    """Accepted if any attempt was acknowledged, as far as that is known when the last one is recorded."""
+    async with make(clock=clock) as life, life.run("r") as run, make(clock=clock) as other:
+        life.skip_pauses(clock)
+        keys: list[str] = []
+
+        async def pay(ctx: Any) -> str:
+            keys.append(ctx.key)
+            if ctx.attempt == 2:
+                assert await other.settle("r", "pay", "item-0", key=keys[0], source="webhook") is False
+                if ending == "accepted":
+                    return "item-2"
+                if ending != "failed":
+                    raise TimeoutError
+            raise Failed(PROVED, retryable=ctx.attempt < 2)
+
+        def close() -> None:
+            raise Failed(EVIDENCE)
+
+        call = {"run": pay, "reconcile": close, "retry": Retry(3)}
+        if ending == "closed at the recipient":
+            with pytest.raises(EffectUnresolved):
+                await run.effect("pay", **call)
+        outcome = await run.effect("pay", **call)
+        assert outcome == (Accepted("item-2") if ending == "accepted" else Accepted("item-0", "evidence"))
+        assert await run.effect("pay", run=payee.never, reconcile=payee.never) == outcome
+        assert len(keys) == 2
+    async with make(clock=clock) as life, life.run("r") as run:
+        assert await run.effect("pay", run=payee.never, reconcile=payee.never) == outcome
+
+
 @pytest.mark.rule("E14", "E18", "E19")
 @pytest.mark.parametrize("holds", [True, False])
 async def test_pending_evidence_is_verified_before_the_next_attempt(make, payee, colour, clock, holds):
