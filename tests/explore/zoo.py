@@ -13,7 +13,7 @@ from counterfoil.errors import CommitUnknown, LedgerUnavailable
 from counterfoil.outcomes import Evidence
 from counterfoil.protocol import codec
 from counterfoil.protocol.history import evidence_body, look
-from counterfoil.protocol.records import Record
+from counterfoil.protocol.records import record_of
 from counterfoil.protocol.requests import Append, Filled, Read
 
 Patch = Callable[[Any], None]
@@ -41,16 +41,11 @@ async def _call_it_failed(scope: Any, call: Any, attempt: Any, *, evidence: Any)
     await conclude.conclude(scope, call, attempt.number, phase="failed", body=body, ran="no", decision=True)
 
 
-def _as_record(entry: Any) -> Record:
-    fields = {name: getattr(entry, name) for name in Record.__struct_fields__ if name != "position"}
-    return Record(position=1_000_000, **fields)
-
-
 async def _assume_it_worked(draft: Any, *, settle: Any = None) -> Filled:
     try:
         return await Append(draft, settle)
     except CommitUnknown as lost:
-        return Filled(_as_record(recording.entry_of(lost)), ours=True)
+        return Filled(record_of(recording.entry_of(lost), 1_000_000), ours=True)
 
 
 async def _settle_by_reading(draft: Any, *, settle: Any = None) -> Filled:

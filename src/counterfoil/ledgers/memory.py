@@ -12,10 +12,10 @@ from threading import RLock
 import msgspec
 
 from counterfoil.errors import CounterfoilError, OwnerRetired, RunPruned, UsageError
-from counterfoil.ledgers.rows import OwnerRow, RunRow, closed, forked, outlives_pruning, record_of
+from counterfoil.ledgers.rows import OwnerRow, RunRow, closed, forked, outlives_pruning
 from counterfoil.ledgers.submissions import Submission, Submissions
 from counterfoil.ports.ledger import Deliver
-from counterfoil.protocol.records import EVENT, RUN, Entry, Record
+from counterfoil.protocol.records import EVENT, RUN, Entry, Record, record_of
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from counterfoil.errors import ForkedLedger, LedgerUnavailable
-from counterfoil.protocol.records import NOTE, RUN, Entry, Record
+from counterfoil.protocol.records import NOTE, RUN, Entry
 
 
 class OwnerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,22 +25,6 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     finished: float | None
     pruned: bool
     position: int
-
-
-def record_of(entry: Entry, position: int) -> Record:
-    """Make the record that an entry becomes at a position."""
-    return Record(
-        position=position,
-        slot=entry.slot,
-        kind=entry.kind,
-        phase=entry.phase,
-        body=entry.body,
-        epoch=entry.epoch,
-        append_id=entry.append_id,
-        at=entry.at,
-        check=entry.check,
-        format=entry.format,
-    )
 
 
 def outlives_pruning(entry: Entry) -> bool:

@@ -120,6 +120,48 @@ def checksum(
     return zlib.crc32(body, zlib.crc32(head.encode()))
 
 
+def entry_of(draft: Draft, namespace: str, run: str, *, epoch: str, append_id: int, at: float) -> Entry:
+    """Make an entry of a draft, with its checksum."""
+    return Entry(
+        namespace=namespace,
+        run=run,
+        slot=draft.slot,
+        kind=draft.kind,
+        phase=draft.phase,
+        body=draft.body,
+        epoch=epoch,
+        append_id=append_id,
+        at=at,
+        decision=draft.decision,
+        check=checksum(
+            namespace,
+            run,
+            draft.slot,
+            kind=draft.kind,
+            phase=draft.phase,
+            body=draft.body,
+            epoch=epoch,
+            append_id=append_id,
+        ),
+    )
+
+
+def record_of(entry: Entry, position: int) -> Record:
+    """Make the record that an entry becomes at a position."""
+    return Record(
+        position=position,
+        slot=entry.slot,
+        kind=entry.kind,
+        phase=entry.phase,
+        body=entry.body,
+        epoch=entry.epoch,
+        append_id=entry.append_id,
+        at=entry.at,
+        check=entry.check,
+        format=entry.format,
+    )
+
+
 def generation_of(epoch: str) -> int:
     """Read the ledger's generation out of an epoch (`"<generation>.<random>"`)."""
     return int(epoch.partition(".")[0] or 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -103,6 +102,3 @@ def coder(type_: Any, plain: Coder) -> Coder:
 def canonical(value: Any, what: str) -> bytes | None:
     """Encode a request or inputs for their fingerprint; None stays None."""
     return None if value is None else codec.encode(value, what=what)
-
-
-Encode = Callable[[Any], bytes]

@@ -20,7 +20,7 @@ from counterfoil.ports.ledger import Batching, Closing, Ledger, Notifier, Owners
 from counterfoil.protocol import codec, keys, records, slots
 from counterfoil.protocol.history import History
 from counterfoil.protocol.keys import Fingerprints
-from counterfoil.protocol.records import Draft, Entry, Record, checksum
+from counterfoil.protocol.records import Draft, Entry, Record, entry_of
 from counterfoil.protocol.requests import Filled
 
 _forks = itertools.count()
@@ -265,29 +265,7 @@ class Session:
         return self._entry(scope.namespace, scope.run, draft, epoch=epoch)
 
     def _entry(self, namespace: str, run: str, draft: Draft, *, epoch: str) -> Entry:
-        append_id = next(self._appends)
-        return Entry(
-            namespace=namespace,
-            run=run,
-            slot=draft.slot,
-            kind=draft.kind,
-            phase=draft.phase,
-            body=draft.body,
-            epoch=epoch,
-            append_id=append_id,
-            at=self.clock.time(),
-            decision=draft.decision,
-            check=checksum(
-                namespace,
-                run,
-                draft.slot,
-                kind=draft.kind,
-                phase=draft.phase,
-                body=draft.body,
-                epoch=epoch,
-                append_id=append_id,
-            ),
-        )
+        return entry_of(draft, namespace, run, epoch=epoch, append_id=next(self._appends), at=self.clock.time())
 
     def filled(self, scope: Scope, entry: Entry, record: Record) -> Filled:
         """Answer an append."""

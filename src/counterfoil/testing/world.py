@@ -16,7 +16,7 @@ from typing import Any, Final
 from counterfoil.errors import CommitUnknown, LedgerUnavailable, OwnerRetired
 from counterfoil.outcomes import Evidence, Failed, Rejected
 from counterfoil.protocol.history import History
-from counterfoil.protocol.records import Draft, Entry, Record, checksum
+from counterfoil.protocol.records import Draft, Entry, Record, checksum, entry_of, record_of
 from counterfoil.protocol.requests import (
     Append,
     Call,
@@ -278,42 +278,11 @@ def entry_for(epoch: str, request: Append, time: int) -> Entry:
     draft: Draft = request.draft
     # One life appends to one slot once, except for settling: the slot's checksum serves as append id.
     append_id = checksum(NAMESPACE, RUN, slot=draft.slot, kind="", phase="", body=draft.body, epoch=epoch, append_id=0)
-    return Entry(
-        namespace=NAMESPACE,
-        run=RUN,
-        slot=draft.slot,
-        kind=draft.kind,
-        phase=draft.phase,
-        body=draft.body,
-        epoch=epoch,
-        append_id=append_id,
-        at=float(time),
-        decision=draft.decision,
-        check=checksum(
-            NAMESPACE,
-            RUN,
-            slot=draft.slot,
-            kind=draft.kind,
-            phase=draft.phase,
-            body=draft.body,
-            epoch=epoch,
-            append_id=append_id,
-        ),
-    )
+    return entry_of(draft, NAMESPACE, RUN, epoch=epoch, append_id=append_id, at=float(time))
 
 
 def _commit(world: World, entry: Entry) -> World:
-    record = Record(
-        position=len(world.records) + 1,
-        slot=entry.slot,
-        kind=entry.kind,
-        phase=entry.phase,
-        body=entry.body,
-        epoch=entry.epoch,
-        append_id=entry.append_id,
-        at=entry.at,
-        check=entry.check,
-    )
+    record = record_of(entry, len(world.records) + 1)
     return replace(world, records=(*world.records, record))
 
 

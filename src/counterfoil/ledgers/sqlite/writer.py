@@ -17,14 +17,14 @@ from counterfoil.errors import (
     RunPruned,
     UsageError,
 )
-from counterfoil.ledgers.rows import outlives_pruning, record_of
+from counterfoil.ledgers.rows import outlives_pruning
 from counterfoil.ledgers.sqlite import rows, troubles
 from counterfoil.ledgers.sqlite.database import SETTLED
 from counterfoil.ledgers.sqlite.engines import CORRUPT, TOOBIG, Connection, StoreError
 from counterfoil.ledgers.sqlite.transactions import Transactions
 from counterfoil.ledgers.submissions import Submission
 from counterfoil.ports.ledger import Reply
-from counterfoil.protocol.records import EFFECT, RUN, Entry, Record
+from counterfoil.protocol.records import EFFECT, RUN, Entry, Record, record_of
 
 # Rows of one INSERT: the interpreter's lock is released once for each statement.
 ROWS_MAX: Final = 64
