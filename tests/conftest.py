@@ -14,6 +14,9 @@ hypothesis.settings.register_profile("developer", deadline=None, print_blob=True
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
+# Real servers, started when a test asks for one.
+pytest_plugins = ["tests.servers.fixtures"]
+
 GRACE_S = 5.0
 
 
