@@ -137,7 +137,8 @@ class Permit(Protocol):
     def authorise(self, target: str) -> bool:
         """Check that grants and policy still allow the verb at a URL; ask for the target and each redirect hop.
 
-        Returns True. A refusal raises `Rejected` before the gate is won, and is False after it.
+        Returns True. A refusal raises `Rejected` before the gate is won, and is False after it. After it, each
+        call is a hop and is charged as one more call.
         """
         ...
 
@@ -145,12 +146,17 @@ class Permit(Protocol):
         """Say whether the grants for this operation open a special address (loopback, private, …) by its range."""
         ...
 
-    def dispatch(self) -> None:
+    def dispatch(self, *, peer: str | None = None, contract: str | None = None) -> None:
         """Win the one-shot gate; call it last, before the first byte is offered, and call it once.
+
+        Args:
+            peer: the address on the other end, for the evidence of whoever ends the call from here on.
+            contract: id of the contract that the answers are read by, likewise.
 
         Raises:
             Rejected: deadline, cancellation or revocation came first, or the grants no longer allow it: nothing
                 may be sent any more.
+            RecipientError: it was won before; one operation makes one attempt.
         """
         ...
 

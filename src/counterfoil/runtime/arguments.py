@@ -84,6 +84,7 @@ def effect_call(
     verify: Callable[..., Any] | None,
     retry: Any,
     proof_type: Any,
+    asynchronous: bool = False,
 ) -> tuple[EffectCall, Coder]:
     """Check an effect's arguments, whichever way they are given."""
     keys.name(name)
@@ -94,6 +95,9 @@ def effect_call(
             raise UsageError("give an effect either an operation, or run and reconcile")
         settings = _settings(operation)
         run, reconcile, request = operation.run, operation.reconcile, operation.request
+        if asynchronous:
+            run = getattr(operation, "run_async", None) or run
+            reconcile = getattr(operation, "reconcile_async", None) or reconcile
         visibility = max(keys.seconds(visibility, "visibility"), settings.visibility_s)
         verify = verify or operation.verify
         proof_type = proof_type if proof_type is not None else settings.proof_type

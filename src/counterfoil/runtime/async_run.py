@@ -206,6 +206,7 @@ class AsyncRun:
             verify=verify,
             retry=retry,
             proof_type=proof_type,
+            asynchronous=True,
         )
         scope = self._usable() or await self._load()
         if call.verifier is not None:
