@@ -39,7 +39,9 @@ class Act(Enum):
     SWALLOW_REPLY = auto()
     """It is passed on; the answer and all that follows is swallowed, and the connection stays."""
     STALL = auto()
-    """It waits until the proxy is told to `resume`, and is passed on then."""
+    """It waits, as does all else, until the proxy is told to `resume`, and is passed on then."""
+    HOLD = auto()
+    """The client is reset at once; the server keeps its connection, and gets this when told to `resume`."""
 
 
 @dataclass
@@ -54,10 +56,10 @@ class Link:
     on_reply: Act = Act.PASS
     cut: bool = False
 
-    def reset(self) -> None:
-        """Cut both sides with a reset."""
+    def reset(self, *sides: socket.socket) -> None:
+        """Cut both sides with a reset, or some."""
         self.cut = True
-        for side in (self.client, self.server):
+        for side in sides or (self.client, self.server):
             with suppress(OSError):
                 side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             with suppress(OSError):
@@ -93,6 +95,7 @@ class Proxy:
         self.links: list[Link] = []
         self._keep = keep
         self._lock = threading.Lock()
+        self._held: list[threading.Event] = []
         self._running = threading.Event()
         self._running.set()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -117,8 +120,12 @@ class Proxy:
         self._running.clear()
 
     def resume(self) -> None:
-        """Let everything pass that waits."""
+        """Let everything pass that waits or is held."""
         self._running.set()
+        with self._lock:
+            held, self._held = self._held, []
+        for released in held:
+            released.set()
 
     def close(self) -> None:
         """Cut everything and stop listening."""
@@ -177,6 +184,13 @@ class Proxy:
                 threading.Event().wait(said)
                 said = Act.PASS
             act = said
+        if act is Act.HOLD:
+            released = threading.Event()
+            with self._lock:
+                self._held.append(released)
+            link.on_reply = Act.DROP
+            link.reset(link.client)
+            released.wait()
         if act is Act.STALL:
             self._running.clear()
         self._running.wait()
@@ -197,7 +211,7 @@ class Proxy:
 
 
 class On:
-    """A rule that does something to requests that match a pattern.
+    """A rule that does something to requests that match a pattern; `links` are the connections that it did it to.
 
     Args:
         pattern: what the bytes of a request must contain.
@@ -212,7 +226,7 @@ class On:
         self._lock = threading.Lock()
         self._left = times
         self._skip = skip
-        self.matches = 0
+        self.links: list[Link] = []
 
     def __call__(self, piece: Piece) -> Act | float:
         """Decide about one piece."""
@@ -225,7 +239,7 @@ class On:
             if not self._left:
                 return Act.PASS
             self._left -= 1
-            self.matches += 1
+            self.links.append(piece.link)
             return self._act
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import psycopg
@@ -82,6 +83,46 @@ def test_a_lost_commit_leaves_nothing(proxy: Proxy, table: str) -> None:
     with pytest.raises(psycopg.OperationalError):
         connection.commit()
     assert rows(table) == 0
+
+
+def test_a_held_commit_comes_when_the_client_has_long_gone(proxy: Proxy, table: str) -> None:
+    proxy.rule = held = On(rb"COMMIT", Act.HOLD, times=1)
+    connection = through(proxy, table)
+    connection.execute("INSERT INTO t VALUES (1)")
+    with pytest.raises(psycopg.OperationalError):
+        connection.commit()
+    assert len(held.links) == 1
+    with through(proxy, table) as other:
+        assert other.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    proxy.resume()
+    give_up = time.monotonic() + 5
+    while rows(table) == 0:
+        assert time.monotonic() < give_up
+
+
+@BOTH
+def test_a_commit_waits_for_a_synchronous_standby_and_says_when_it_did_not(
+    replicated_postgres: tuple[Cluster, Cluster],
+) -> None:
+    primary, standby = replicated_postgres
+    primary.execute("CREATE TABLE t (n int)")
+    primary.set(synchronous_standby_names="standby")
+    primary.execute("INSERT INTO t VALUES (1)")
+    standby.freeze()
+    notices: list[str | None] = []
+    with primary.connect() as connection, primary.connect() as other:
+        connection.add_notice_handler(lambda diagnostic: notices.append(diagnostic.sqlstate))
+        pid = connection.info.backend_pid
+        waiting = threading.Thread(target=lambda: connection.execute("INSERT INTO t VALUES (2)"), daemon=True)
+        waiting.start()
+        waits = f"SELECT wait_event FROM pg_stat_activity WHERE pid = {pid}".encode()
+        give_up = time.monotonic() + 10
+        while other.execute(waits).fetchone() != ("SyncRep",):
+            assert time.monotonic() < give_up
+        other.execute(f"SELECT pg_cancel_backend({pid})".encode())
+        waiting.join(10)
+    assert notices == ["01000"]
+    standby.freeze(frozen=False)
 
 
 def test_requests_are_delayed_and_replies_swallowed(proxy: Proxy, table: str) -> None:
