@@ -1,0 +1,63 @@
+"""The write-ahead log: a reader of somebody else's makes it grow, and does not keep it large."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from counterfoil.ledgers.sqlite.checkpoints import _COMMITS
+from counterfoil.ledgers.sqlite.database import WAL_BYTES_MAX
+from tests.ledgers.support import end, entry, line, python
+
+READER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("BEGIN")
+connection.execute("SELECT count(*) FROM counterfoil_record").fetchall()
+print("reading", flush=True)
+sys.stdin.readline()
+connection.execute("COMMIT")
+print("ended", flush=True)
+sys.stdin.readline()
+"""
+
+# Seventy of these are more than the log may keep.
+BODY = b'"' + b"x" * 1_000_000 + b'"'
+BODIES = 70
+
+
+@pytest.fixture
+def grown(path, open_ledger):
+    """A ledger whose log grew beyond its bound while a process of somebody else's was reading, and still is."""
+    ledger = open_ledger()
+    ledger.append(entry("first", ledger.register("x")))
+    reader = python(READER, path)
+    assert line(reader) == "reading"
+    for number in range(BODIES):
+        ledger.append(entry(f"while-it-reads/{number}", body=BODY))
+    yield ledger, reader
+    end(reader)
+
+
+def test_one_checkpoint_after_a_foreign_long_reader_ends_the_log_is_back_under_64_mib(path, grown):
+    ledger, reader = grown
+    log = Path(f"{path}-wal")
+    reader.stdin.write("\n")
+    reader.stdin.flush()
+    assert line(reader) == "ended"
+    # The end of a reader shortens nothing: the next checkpoint does, and the commit after it.
+    assert log.stat().st_size > WAL_BYTES_MAX
+    checkpoint = _COMMITS if ledger._database.affected else 1
+    for number in range(checkpoint + 1):
+        ledger.append(entry(f"after/{number}"))
+    assert log.stat().st_size <= WAL_BYTES_MAX == 64 * 1024 * 1024
+    assert len(ledger.read("n", "run")) == 1 + BODIES + checkpoint + 1
+
+
+def test_as_long_as_a_foreign_reader_stays_the_log_is_reported_with_the_mend(grown):
+    ledger, _ = grown
+    found = {subject: (level, mend) for level, subject, _, mend in ledger.diagnose()}
+    level, mend = found["wal-size"]
+    assert level == "warning"
+    assert "snapshot" in mend
