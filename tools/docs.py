@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from counterfoil.protocol.states import EFFECT, PARK, STEP, Row, Table
+from counterfoil.protocol.states import EFFECT, PARK, STEP, TRANSACTION, Row, Table
 
 ROOT = Path(__file__).resolve().parent.parent
 STATES = ROOT / "docs" / "explanation" / "states.md"
-TABLES = (EFFECT, STEP, PARK)
+TABLES = (EFFECT, STEP, TRANSACTION, PARK)
 
 HEAD = """\
 # States

@@ -28,12 +28,24 @@ async def record(draft: Draft, *, settle: Entry | None = None) -> Filled:
     else:
         unknown = CommitUnknown("the end of an earlier append is still unknown", effect_ran="no")
         unknown.entry = settle  # type: ignore[attr-defined]
+    return await insist(draft, settle, unknown)
+
+
+async def insist(draft: Draft, settle: Entry | None, unknown: CommitUnknown) -> Filled:
+    """Append until there is a definite answer: what was refused now says nothing about an earlier commit.
+
+    Args:
+        draft: what to record.
+        settle: an earlier append of it whose end is unknown.
+        unknown: what is raised if no answer comes within 30 s.
+    """
     deadline = (await Now()).mono + SETTLE_S
     while True:
         try:
             filled = await Append(draft, settle)
         except LedgerUnavailable as again:
-            # Refused now says nothing about then: the first append may still stand.
+            if settle is None and isinstance(again, CommitUnknown):
+                settle = entry_of(again)
             if (await Now()).mono >= deadline:
                 raise unknown from again
         else:

@@ -12,7 +12,7 @@ A ledger is safe to use from several threads. Its errors are those of `counterfo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from counterfoil.protocol.records import Entry, Record
 
@@ -51,6 +51,35 @@ class Batching(Protocol):
 
         `deliver` is called from a thread of the ledger with the replies of one commit, each with its token.
         It must not block.
+        """
+        ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A ledger in a database that the application writes to as well."""
+
+    def transact(self, entry: Entry, work: Callable[[Any], bytes]) -> Record:
+        """Run `work` in a transaction and fill a slot in the same commit: both are durable on return, or neither.
+
+        `work` gets the driver's own connection, in an open transaction, and returns the body of the record. It may be
+        called again when the store asks for that (busy, serialization); what an earlier call wrote is then rolled
+        back. It is not called where the slot is filled, the run is pruned or the owner is retired. What it raises
+        passes unchanged, with all that it wrote rolled back. It may use savepoints; committing and rolling back are
+        refused.
+
+        Args:
+            entry: what is recorded, but for the body and the checksum, which are empty.
+            work: see above.
+
+        Returns:
+            The record that now fills the slot. If it is not ours, nothing was written.
+
+        Raises:
+            UsageError: `work` ended the transaction by itself (code `transaction-ended`), as far as the store let it:
+                see `effect_ran`.
+            CommitUnknown: the store did not say how the commit ended. The caller settles it by appending
+                something else to the same slot.
         """
         ...
 

@@ -229,6 +229,22 @@ class StepFailedBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     due: float | None = None
 
 
+class TransactionBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Body of a commit receipt. It says that what is local is durable, and never that anything else is done.
+
+    Args:
+        result: what the body returned.
+        fingerprint: keyed digest of its inputs, None if the call gave none.
+        staged: how many intents were staged in it; each has a receipt of its own.
+        promise: all that the receipt says.
+    """
+
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    fingerprint: str | None = None
+    staged: int = 0
+    promise: str
+
+
 class ArmedBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Body of a park: the deadline of a sleep, or None for a wait."""
 
@@ -250,9 +266,28 @@ class StartedBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class FinishedBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Body of a run's end."""
+    """Body of a run's end.
+
+    Args:
+        result: what the body returned.
+        unasked: slots on record that the body which ended the run did not ask for: it was changed since.
+    """
 
     result: msgspec.Raw = msgspec.Raw(b"null")
+    unasked: tuple[str, ...] = ()
+
+
+class QuarantinedBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of a quarantine: how many lives in a row ended while they carried the run's body."""
+
+    deaths: int
+
+
+class LiftedBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of a quarantine's end: who lifted it, and why."""
+
+    by: str
+    reason: str
 
 
 class TombstoneBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -28,6 +28,8 @@ _FORMS: Final[dict[tuple[str, str], tuple[type[msgspec.Struct], re.Pattern[str]]
     for words, shape, place in (
         ((records.STEP, "result"), codec.StepBody, f"step/{_NAME}"),
         ((records.STEP, "failed"), codec.StepFailedBody, f"step/{_NAME}/{_NUMBER}/failed"),
+        ((records.TRANSACTION, "committed"), codec.TransactionBody, f"transaction/{_NAME}/{_NUMBER}"),
+        ((records.TRANSACTION, "aborted"), codec.EmptyBody, f"transaction/{_NAME}/{_NUMBER}"),
         ((records.PARK, "armed"), codec.ArmedBody, f"park/(?:sleep/{_NAME}|wait/{_NAME}/{_NAME})"),
         ((records.PARK, "woken"), codec.EmptyBody, f"park/sleep/{_NAME}/woken"),
         ((records.EVENT, "delivered"), codec.DeliveredBody, f"event/{_NAME}/{_NAME}"),
@@ -43,6 +45,9 @@ _FORMS: Final[dict[tuple[str, str], tuple[type[msgspec.Struct], re.Pattern[str]]
         ((records.NOTE, "decision"), codec.DecisionBody, f"effect/{_NAME}/note/{_NUMBER}"),
         ((records.RUN, "started"), codec.StartedBody, slots.STARTED),
         ((records.RUN, "claimed"), codec.EmptyBody, f"run/claim/{_NUMBER}"),
+        ((records.RUN, "released"), codec.EmptyBody, r"run/claim/(?P<number>0|[1-9]\d*)/released"),
+        ((records.RUN, "quarantined"), codec.QuarantinedBody, f"run/quarantine/{_NUMBER}"),
+        ((records.RUN, "lifted"), codec.LiftedBody, f"run/quarantine/{_NUMBER}/lifted"),
         ((records.RUN, "finished"), codec.FinishedBody, slots.FINISHED),
         ((records.RUN, "tombstone"), codec.TombstoneBody, slots.TOMBSTONE),
         ((records.LEDGER, "birth"), codec.BirthBody, slots.BIRTH),
@@ -107,7 +112,7 @@ def name_in(slot: str) -> str:
     parts = rest.split("/")
     if head == "event" or slot.startswith("park/wait/"):
         return "/".join(slots.unescape(part) for part in parts[:2])
-    return slots.unescape(parts[0]) if head in ("effect", "step", "park") else ""
+    return slots.unescape(parts[0]) if head in ("effect", "step", "park", "transaction") else ""
 
 
 class RunCheck:
@@ -128,6 +133,7 @@ class RunCheck:
         self._take(found)
         self._check_run()
         self._check_steps()
+        self._check_transactions()
         self._check_parks()
         for name, of_effect in self.effects.items():
             # What is left of an effect with a damaged record says nothing; the damage itself is reported.
@@ -209,6 +215,14 @@ class RunCheck:
         for group in groups.values():
             self._fold(states.STEP, "S1", [(placed, placed.event) for placed in group])
             self._gapless("S4", [placed for placed in group if placed.number])
+
+    def _check_transactions(self) -> None:
+        groups: dict[str, list[Placed]] = defaultdict(list)
+        for placed in self._kind(records.TRANSACTION):
+            groups[placed.name].append(placed)
+        for group in groups.values():
+            if self._gapless("T4", group):
+                self._fold(states.TRANSACTION, "T1", [(placed, placed.event) for placed in group])
 
     def _gapless(self, rule: str, group: Sequence[Placed]) -> bool:
         numbers = {placed.number for placed in group}

@@ -13,6 +13,7 @@ import msgspec
 FORMAT: Final = 1
 
 STEP: Final = "durability/step"
+TRANSACTION: Final = "durability/transaction"
 PARK: Final = "durability/park"
 EVENT: Final = "durability/event"
 EFFECT: Final = "durability/effect"
@@ -44,6 +45,11 @@ KINDS: Final[tuple[tuple[str, str], ...]] = (
     (RUN, "tombstone"),
     (LEDGER, "birth"),
     (LEDGER, "accepted-restore"),
+    (TRANSACTION, "committed"),
+    (TRANSACTION, "aborted"),
+    (RUN, "released"),
+    (RUN, "quarantined"),
+    (RUN, "lifted"),
 )
 
 
@@ -144,6 +150,21 @@ def entry_of(draft: Draft, namespace: str, run: str, *, epoch: str, append_id: i
             append_id=append_id,
         ),
     )
+
+
+def with_body(entry: Entry, body: bytes) -> Entry:
+    """Complete an entry whose body was not known before, with its checksum."""
+    check = checksum(
+        entry.namespace,
+        entry.run,
+        entry.slot,
+        kind=entry.kind,
+        phase=entry.phase,
+        body=body,
+        epoch=entry.epoch,
+        append_id=entry.append_id,
+    )
+    return msgspec.structs.replace(entry, body=body, check=check)
 
 
 def record_of(entry: Entry, position: int) -> Record:

@@ -87,6 +87,24 @@ class Call(Request["Reply"]):
     proof: tuple[Any, ...] = ()
 
 
+class Transact(Request["Filled | Raised"]):
+    """Run a body in a transaction of the ledger's own database, and fill a slot in the same commit.
+
+    The answer is the record in the slot, ours or the one that was first (then the body was not called, or what it wrote
+    is rolled back); or what the body raised, with all that it wrote rolled back. Thrown in: the errors of
+    `ports.ledger`.
+
+    Args:
+        draft: the receipt, without its body.
+        body: called with the driver's connection; perhaps more than once.
+        receipt: makes the receipt's body of what the body returned and of how many intents it staged.
+    """
+
+    draft: Draft
+    body: Callable[[Any], Any]
+    receipt: Callable[[Any, int], bytes]
+
+
 class Instant(msgspec.Struct, frozen=True, gc=False):
     """A moment: `wall` in seconds since 1970, `mono` on this life's monotonic clock."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 SYSTEM_NAMESPACE: Final = ""
@@ -14,9 +13,10 @@ FINISHED: Final = "run/finished"
 TOMBSTONE: Final = "run/tombstone"
 
 
-@lru_cache(4096)
 def escape(name: str) -> str:
     """Escape a name for use as one part of a slot."""
+    if "/" not in name and "%" not in name:
+        return name
     return name.replace("%", "%25").replace("/", "%2F")
 
 
@@ -33,6 +33,11 @@ def step(name: str) -> str:
 def step_failed(name: str, attempt: int) -> str:
     """Slot of a failed attempt of a step with a retry policy."""
     return f"step/{escape(name)}/{attempt}/failed"
+
+
+def transaction(name: str, attempt: int) -> str:
+    """Slot of a transaction's receipt: it is committed with the application's writes, or holds that it is not."""
+    return f"transaction/{escape(name)}/{attempt}"
 
 
 def intent(name: str, attempt: int) -> str:
@@ -97,6 +102,21 @@ def claim(number: int) -> str:
     return f"run/claim/{number}"
 
 
+def claim_released(number: int) -> str:
+    """Slot that says: the life of the n-th claim stopped carrying the body of its own accord; 0: the first life."""
+    return f"run/claim/{number}/released"
+
+
+def quarantine(number: int) -> str:
+    """Slot that says: the body took its process with it too often; nobody carries it until this is lifted."""
+    return f"run/quarantine/{number}"
+
+
+def lifted(number: int) -> str:
+    """Slot that says who lifted the n-th quarantine."""
+    return f"run/quarantine/{number}/lifted"
+
+
 def accepted_restore(generation: int) -> str:
     """Slot that says who accepted a ledger that went back in time."""
     return f"accepted-restore/{generation}"
@@ -115,7 +135,7 @@ def effect_of(slot: str) -> tuple[str, int, str] | None:
 def names_in(slot: str) -> list[str]:
     """Give back the names inside a slot: none for the run's own, two for an event or a wait."""
     parts = slot.split("/")
-    if parts[0] in ("effect", "step"):
+    if parts[0] in ("effect", "step", "transaction"):
         named = parts[1:2]
     elif parts[0] == "park":
         named = parts[2:4] if parts[1] == "wait" else parts[2:3]

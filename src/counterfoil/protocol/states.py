@@ -89,6 +89,14 @@ STEP: Final = Table(
     Row(RETRYABLE, "result", "done", "a later attempt brought a result"),
 )
 
+TRANSACTION: Final = Table(
+    "transaction",
+    Row(ABSENT, "committed", "done", "the application's writes and the result were committed together"),
+    Row(ABSENT, "aborted", RETRYABLE, "a COMMIT whose reply was lost is settled: it can no longer succeed"),
+    Row(RETRYABLE, "committed", "done", "a later attempt was committed"),
+    Row(RETRYABLE, "aborted", RETRYABLE, "another COMMIT was lost, and settled"),
+)
+
 PARK: Final = Table(
     "park",
     Row(ABSENT, "armed", "parked", "the deadline, or what is waited for, is recorded"),

@@ -12,11 +12,13 @@ from counterfoil.effects.effect import EffectCall, Unaskable
 from counterfoil.effects.evidence import proof_of
 from counterfoil.effects.scope import Verifier
 from counterfoil.effects.step import StepCall
+from counterfoil.effects.transaction import TransactionCall
 from counterfoil.errors import UsageError
 from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import codec, keys
-from counterfoil.runtime.coding import PROOF, RESULT, Coder, canonical, coder
+from counterfoil.runtime.coding import OF_TRANSACTION, PROOF, RESULT, Coder, canonical, coder
 from counterfoil.runtime.handlers import is_async, required, required_keywords
+from counterfoil.runtime.transactions import through_sqlalchemy
 
 ATTEMPTS_MAX: Final = 1000
 
@@ -68,6 +70,32 @@ def step_call(name: str, body: Any, *, inputs: Any, retry: Any, result_type: Any
     handler(body, "the step's body")
     coded = coder(result_type, RESULT)
     call = StepCall(name=name, body=body, inputs=canonical(inputs, "inputs"), retry=_retry(retry), encode=coded.encode)
+    return call, coded
+
+
+def transaction_call(
+    name: str, body: Any, *, inputs: Any, result_type: Any, connection: str
+) -> tuple[TransactionCall, Coder]:
+    """Check a transaction's arguments."""
+    keys.name(name)
+    if not callable(body):
+        raise UsageError(f"a transaction's body is a callable, not {type(body).__name__}")
+    if is_async(body):
+        raise UsageError(
+            "a transaction's body is a plain function of a connection, which blocks",
+            hint="under AsyncRuntime it runs in a worker thread",
+        )
+    if required(body) > 1 or required_keywords(body):
+        raise UsageError("a transaction's body is called with the connection alone; this one requires more")
+    if connection not in ("driver", "sqlalchemy"):
+        raise UsageError(f"connection is 'driver' or 'sqlalchemy', not {connection!r}")
+    coded = coder(result_type, OF_TRANSACTION)
+    call = TransactionCall(
+        name=name,
+        body=body if connection == "driver" else through_sqlalchemy(body),
+        inputs=canonical(inputs, "inputs"),
+        encode=coded.encode,
+    )
     return call, coded
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
 from counterfoil.effects import evidence, lifetime, park
 from counterfoil.effects import step as steps
+from counterfoil.effects import transaction as transactions
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import LedgerUnavailable, RunCancelled, RunPruned, UsageError
 from counterfoil.outcomes import Decision, Outcome
@@ -19,8 +20,10 @@ from counterfoil.protocol import codec, keys
 from counterfoil.runtime import arguments
 from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.coding import Coder
+from counterfoil.runtime.handlers import not_in_transaction
 from counterfoil.runtime.run import pruned, typed
 from counterfoil.runtime.session import RunState, Session
+from counterfoil.runtime.transactions import transactable
 
 if TYPE_CHECKING:
     from counterfoil.runtime.aio import AsyncRuntime
@@ -238,6 +241,55 @@ class AsyncRun:
         outcome = effects.recorded(scope, name, None)
         return error if outcome is None else pruned(self.id, name, typed(outcome, coded))
 
+    # --- transactions
+
+    @overload
+    async def transaction(
+        self,
+        name: str,
+        body: Callable[[Any], Any],
+        *,
+        inputs: Any = None,
+        result_type: type[T],
+        connection: Literal["driver", "sqlalchemy"] = "driver",
+    ) -> T: ...
+    @overload
+    async def transaction(
+        self,
+        name: str,
+        body: Callable[[Any], T],
+        *,
+        inputs: Any = None,
+        result_type: None = None,
+        connection: Literal["driver", "sqlalchemy"] = "driver",
+    ) -> T: ...
+
+    async def transaction(
+        self,
+        name: str,
+        body: Callable[[Any], Any],
+        *,
+        inputs: Any = None,
+        result_type: Any = None,
+        connection: Literal["driver", "sqlalchemy"] = "driver",
+    ) -> Any:
+        """Run `body(connection)` in one transaction of the database that is also the ledger; see `Run.transaction`.
+
+        The body is a plain function, which blocks; it runs in a worker thread. A cancelled caller is detached, and the
+        transaction goes on to its commit.
+        """
+        call, coded = arguments.transaction_call(
+            name, body, inputs=inputs, result_type=result_type, connection=connection
+        )
+        scope = self._usable() or await self._load()
+        found = transactions.recorded(scope, name, call.inputs)
+        if found is None:
+            transactable(self._session)
+            await self._not_cancelled(lambda: transactions.recorded(scope, name, call.inputs) is not None)
+            flow = lambda: transactions.transaction(scope, call)  # noqa: E731
+            found = await self._shared(scope, "transaction", name, flow=flow, request=call.inputs)
+        return coded.decode(found)
+
     # --- parks
 
     async def sleep(self, seconds: float, *, name: str) -> None:
@@ -297,6 +349,7 @@ class AsyncRun:
         if self._left:
             raise UsageError(f"this handle of run {self.id!r} was left", hint="open the run again", code="left")
         self._session.check()
+        not_in_transaction()
         return self._scope
 
     async def _load(self) -> Scope:

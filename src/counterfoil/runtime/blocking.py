@@ -27,10 +27,12 @@ from counterfoil.protocol.requests import (
     Reply,
     Request,
     Returned,
+    Transact,
 )
 from counterfoil.runtime.handlers import Context, arguments, enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
 from counterfoil.runtime.session import Session
+from counterfoil.runtime.transactions import transact
 
 POLL_FIRST_S: Final = 0.01
 POLL_LAST_S: Final = 0.25
@@ -80,6 +82,7 @@ class BlockingDriver:
             Pause: self._pause,
             Gone: self._gone,
             Live: self._live,
+            Transact: self._transact,
         }
 
     # --- one flow for one name
@@ -224,6 +227,9 @@ class BlockingDriver:
             with self._changed:
                 self._changed.notify_all()
         return session.filled(scope, entry, record)
+
+    def _transact(self, scope: Scope, request: Transact) -> Filled | Raised:
+        return transact(self.session, scope, request)
 
     def _read(self, scope: Scope, _request: Read) -> None:
         self.session.read(scope)

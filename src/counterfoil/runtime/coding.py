@@ -92,6 +92,7 @@ def _name(type_: Any) -> str:
 
 PROOF = Coder(None, "the proof")
 RESULT = Coder(None, "the step's result")
+OF_TRANSACTION = Coder(None, "the transaction's result")
 
 
 def coder(type_: Any, plain: Coder) -> Coder:

@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from counterfoil.errors import UsageError
+from counterfoil.ports.transacting import under_way
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -100,6 +101,22 @@ def enter(session: int, run: str, *, kind: str, name: str) -> tuple[tuple[int, s
             hint="give the inner call a name of its own",
         )
     return (*chain, call)
+
+
+def not_in_transaction() -> None:
+    """Refuse a call from inside the body of a transaction (rule T1).
+
+    Raises:
+        UsageError: the present code runs inside one.
+    """
+    transacting = under_way.get()
+    if transacting is not None:
+        raise UsageError(
+            f"called from inside transaction {transacting.name!r} of run {transacting.run!r}; its body may run "
+            "more than once, and only what it writes through its connection is undone then",
+            code="inside-transaction",
+            hint="do it before or after the transaction; stage in it what must follow from it",
+        )
 
 
 def own_flights(session: int) -> set[tuple[str, str, str]]:

@@ -26,6 +26,7 @@ from counterfoil.protocol.requests import (
     Pause,
     Read,
     Request,
+    Transact,
 )
 from counterfoil.runtime.asked import Asked
 from counterfoil.runtime.blocking import (
@@ -40,6 +41,7 @@ from counterfoil.runtime.handlers import enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
 from counterfoil.runtime.parking import Parking
 from counterfoil.runtime.session import Session
+from counterfoil.runtime.transactions import transact
 
 Flow = Coroutine[Request[Any], Any, Any]
 Key = tuple[str, str, str]
@@ -100,6 +102,7 @@ class LoopDriver:
             Pause: self._pause,
             Gone: self._gone,
             Live: self._live,
+            Transact: self._transact,
         }
 
     # --- one flow for one name
@@ -361,6 +364,19 @@ class LoopDriver:
         if owners is None:
             return True
         return self._from_thread(flight, request, lambda: owners.live(self.session.epoch_of(flight.scope)))
+
+    def _transact(self, flight: Flight, request: Transact) -> Any:
+        variables = flight.variables.copy()
+        variables.run(inside.set, flight.chain)
+        session = self.session
+
+        def work() -> Any:
+            try:
+                return variables.run(transact, session, flight.scope, request)
+            finally:
+                self.to_loop(self.parking.wake, flight.scope.run)
+
+        return self._from_thread(flight, request, work)
 
     # --- serving: pauses
 

@@ -18,7 +18,7 @@ from counterfoil.runtime.views import history, rows
 _DROPPED: Final = tuple(
     pair
     for pair in records.KINDS
-    if pair[0] in (records.STEP, records.PARK, records.EVENT) or pair == (records.EFFECT, "intent")
+    if pair[0] in (records.STEP, records.TRANSACTION, records.PARK, records.EVENT) or pair == (records.EFFECT, "intent")
 )
 
 

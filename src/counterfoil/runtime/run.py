@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
 from counterfoil.effects import evidence, lifetime, park
 from counterfoil.effects import step as steps
+from counterfoil.effects import transaction as transactions
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import LedgerUnavailable, RunPruned, UsageError
 from counterfoil.outcomes import Accepted, Decision, Outcome
@@ -20,7 +21,9 @@ from counterfoil.runtime import arguments
 from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.blocking import run_cancelled
 from counterfoil.runtime.coding import Coder
+from counterfoil.runtime.handlers import not_in_transaction
 from counterfoil.runtime.session import RunState, Session
+from counterfoil.runtime.transactions import transactable
 
 if TYPE_CHECKING:
     from counterfoil.runtime.sync import Runtime
@@ -60,7 +63,7 @@ class Run:
         self._cancelled.set()
         if self._scope is not None:
             self._scope.cancelled = True
-            self._driver.cancelled()
+            self._driver.wake()
 
     # --- steps and effects
 
@@ -250,6 +253,76 @@ class Run:
         outcome = effects.recorded(scope, name, None)
         return error if outcome is None else pruned(self.id, name, typed(outcome, coded))
 
+    # --- transactions
+
+    @overload
+    def transaction(
+        self,
+        name: str,
+        body: Callable[[Any], Any],
+        *,
+        inputs: Any = None,
+        result_type: type[T],
+        connection: Literal["driver", "sqlalchemy"] = "driver",
+    ) -> T: ...
+    @overload
+    def transaction(
+        self,
+        name: str,
+        body: Callable[[Any], T],
+        *,
+        inputs: Any = None,
+        result_type: None = None,
+        connection: Literal["driver", "sqlalchemy"] = "driver",
+    ) -> T: ...
+
+    def transaction(
+        self,
+        name: str,
+        body: Callable[[Any], Any],
+        *,
+        inputs: Any = None,
+        result_type: Any = None,
+        connection: Literal["driver", "sqlalchemy"] = "driver",
+    ) -> Any:
+        """Run `body(connection)` in one transaction of the database that is also the ledger.
+
+        What it writes and the record of its result are committed together or not at all. It may run more than once;
+        its writes are applied exactly once, and a replay returns the record.
+
+        Args:
+            name: unique among the run's transactions.
+            body: writes through the connection, which is in an open transaction, and returns a JSON value (or a
+                `result_type`). It may use savepoints, and must not commit or roll back: returning commits, raising
+                rolls back. Steps and effects are refused inside it.
+            inputs: a JSON value; another one under the same name is refused.
+            result_type: the type to decode the result into.
+            connection: what the body gets: the driver's own connection (apsw, sqlite3 or psycopg), or an SQLAlchemy
+                `Connection` over it.
+
+        Returns:
+            The result. It and the writes are durable; it says nothing about what was staged to happen afterwards.
+
+        Raises:
+            UsageError: the ledger is not in a database (code `no-transactions`), or the body tried to end the
+                transaction (`transaction-ended`); see `effect_ran`.
+            NameConflict: the name is recorded for other inputs.
+            NotSerializable: the result is not a lossless JSON value; nothing was written.
+            LedgerUnavailable: see its `effect_ran`: `no`, nothing was written; `unknown`, the reply to the COMMIT was
+                lost and nobody could be asked: calling again settles it.
+        """
+        call, coded = arguments.transaction_call(
+            name, body, inputs=inputs, result_type=result_type, connection=connection
+        )
+        scope = self._load()
+        found = transactions.recorded(scope, name, call.inputs)
+        if found is None:
+            transactable(self._session)
+            self._not_cancelled(lambda: transactions.recorded(scope, name, call.inputs) is not None)
+            flow = lambda: transactions.transaction(scope, call)  # noqa: E731
+            found = self._shared(scope, "transaction", name, flow=flow, request=call.inputs)
+        return coded.decode(found)
+
     # --- parks
 
     def sleep(self, seconds: float, *, name: str) -> None:
@@ -340,6 +413,7 @@ class Run:
         if self._left:
             raise UsageError(f"this handle of run {self.id!r} was left", hint="open the run again", code="left")
         self._session.check()
+        not_in_transaction()
         if self._scope is None:
             scope = self._session.scope(self.id, self._state)
             scope.cancelled = self._cancelled.is_set()

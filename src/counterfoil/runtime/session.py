@@ -16,7 +16,7 @@ from counterfoil.effects.scope import Memory, Scope
 from counterfoil.errors import CommitUnknown, ForkedLedger, LedgerError, LedgerReadOnly, OwnerRetired, UsageError
 from counterfoil.ledgers.urls import parse
 from counterfoil.ports.clock import Clock
-from counterfoil.ports.ledger import Batching, Closing, Ledger, Notifier, Owners, Restorable
+from counterfoil.ports.ledger import Batching, Closing, Ledger, Notifier, Owners, Restorable, Transactional
 from counterfoil.protocol import codec, keys, records, slots
 from counterfoil.protocol.history import History
 from counterfoil.protocol.keys import Fingerprints
@@ -82,6 +82,7 @@ class Session:
         self.batching: Batching | None = None
         self.owners: Owners | None = None
         self.notifier: Notifier | None = None
+        self.transactional: Transactional | None = None
         self._lock = threading.Lock()
         self._registering = threading.Lock()
         self._appends = itertools.count(1)
@@ -118,6 +119,7 @@ class Session:
             self.batching = ledger if isinstance(ledger, Batching) else None
             self.owners = ledger if isinstance(ledger, Owners) else None
             self.notifier = ledger if isinstance(ledger, Notifier) else None
+            self.transactional = ledger if isinstance(ledger, Transactional) else None
             self._learn_birth()
             if isinstance(ledger, Restorable):
                 self._accepted = ledger.accepted_generation()

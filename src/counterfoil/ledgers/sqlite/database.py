@@ -66,6 +66,7 @@ class Database:
         self._unmoved_until = 0.0
         self._writes: Connection | None = None
         self._reads: Connection | None = None
+        self._lent: Connection | None = None
         self._closed = False
         self.forked = False
         self._check_place(strict=strict)
@@ -89,6 +90,22 @@ class Database:
             self._reads = self._connected()
             self._reads.execute("PRAGMA query_only = ON")
         return self._reads
+
+    def lend(self) -> Connection:
+        """Open a connection for one transaction of the application. The caller holds `write_lock`.
+
+        What the application sets on it goes with it. Foreign keys are enforced.
+        """
+        self._check_again()
+        self._lent = self._connected()
+        self._lent.execute("PRAGMA foreign_keys = ON")
+        return self._lent
+
+    def take_back(self) -> None:
+        """Close what was lent; in a child that was forked meanwhile it is not touched."""
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.close()
 
     def usable(self) -> None:
         """Raise unless this process may use the ledger.
@@ -157,7 +174,8 @@ class Database:
     def orphan(self) -> tuple[Connection, ...]:
         """After a fork, in the child: refuse from now on; return the connections that were inherited."""
         self.forked = True
-        left = tuple(one for one in (self._writes, self._reads) if one is not None)
+        left = tuple(one for one in (self._writes, self._reads, self._lent) if one is not None)
+        self._lent = None
         self._unclaim.detach()
         self.write_lock = Lock()
         self.read_lock = Lock()

@@ -5,7 +5,7 @@ A connection is used by one thread at a time; whoever holds it sees to that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 BUSY: Final = 5
@@ -17,7 +17,15 @@ FULL: Final = 13
 CANTOPEN: Final = 14
 PROTOCOL: Final = 15
 TOOBIG: Final = 18
+CONSTRAINT: Final = 19
 NOTADB: Final = 26
+
+# What a statement does, as an authorizer is told.
+TRANSACTION: Final = 22
+ATTACH: Final = 24
+DETACH: Final = 25
+_ALLOW: Final = 0
+_DENY: Final = 1
 
 # Statements kept compiled: one for each batch size up to 64, and the few dozen others.
 STATEMENTS: Final = 200
@@ -66,6 +74,17 @@ class Connection(Protocol):
         """Return whether a transaction is open."""
         ...
 
+    def lend(self, refuses: Callable[[int], bool]) -> Any:
+        """Return the driver's own connection; `refuses` is asked about each statement compiled from now on.
+
+        It gets SQLite's code for what the statement does (`TRANSACTION`, `ATTACH` …).
+        """
+        ...
+
+    def take_back(self) -> None:
+        """End `lend`: statements of ours are not asked about, and rows come as they are."""
+        ...
+
     def close(self) -> None:
         """Close it, whatever is still open in it."""
         ...
@@ -111,6 +130,18 @@ class _Apsw:
 
     def in_transaction(self) -> bool:
         return self._connection.in_transaction
+
+    def lend(self, refuses: Callable[[int], bool]) -> Any:
+        self._connection.authorizer = lambda action, *_rest: _DENY if refuses(action) else _ALLOW
+        return self._connection
+
+    def take_back(self) -> None:
+        try:
+            self._connection.authorizer = None
+            self._connection.row_trace = None
+            self._connection.exec_trace = None
+        except self._error as error:
+            raise self._told(error) from error
 
     def close(self) -> None:
         self._connection.close(force=True)
@@ -164,6 +195,17 @@ class _Sqlite3:
 
     def in_transaction(self) -> bool:
         return self._connection.in_transaction
+
+    def lend(self, refuses: Callable[[int], bool]) -> Any:
+        self._connection.set_authorizer(lambda action, *_rest: _DENY if refuses(action) else _ALLOW)
+        return self._connection
+
+    def take_back(self) -> None:
+        try:
+            self._connection.set_authorizer(None)
+            self._connection.text_factory = str
+        except self._error as error:
+            raise self._told(error) from error
 
     def close(self) -> None:
         self._connection.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from counterfoil.errors import UsageError
 from counterfoil.ledgers.rows import OwnerRow, RunRow
@@ -12,6 +13,7 @@ from counterfoil.ledgers.sqlite.database import Database
 from counterfoil.ledgers.sqlite.diagnosis import diagnose
 from counterfoil.ledgers.sqlite.generations import Generations
 from counterfoil.ledgers.sqlite.groups import Group
+from counterfoil.ledgers.sqlite.lending import Lending
 from counterfoil.ledgers.sqlite.lives import Lives
 from counterfoil.ledgers.sqlite.pruning import bury
 from counterfoil.ledgers.sqlite.reader import Reader
@@ -79,6 +81,7 @@ class SqliteLedger:
             beside=self._beside,
             generations=self._generations,
         )
+        self._lending = Lending(self._database, transactions=self._transactions, generations=self._generations)
         self._checkpoints = Checkpoints(self._database, self._beside)
         self._group = Group(lambda: self._database.write_lock, self._commit)
         self._submissions = Submissions(self, SqliteLedger._serve)
@@ -117,6 +120,19 @@ class SqliteLedger:
         self._database.usable()
         submission = Submission(entry, settle=settle, token=token, deliver=deliver)
         self._submissions.put(self, submission)
+
+    def transact(self, entry: Entry, work: Callable[[Any], bytes]) -> Record:
+        """Run `work` in a transaction and fill a slot in the same commit. See `counterfoil.ports.ledger.Transactional`.
+
+        `work` gets a connection of its own, of the ledger's engine, with foreign keys enforced. Nobody else writes to
+        the database until it returns.
+        """
+        self._database.usable()
+        with self._database.write_lock:
+            try:
+                return self._lending.transact(entry, work)
+            finally:
+                self._checkpoints.after_commit()
 
     def register(self, label: str) -> str:
         """Register a life of this process, durably, and return its fresh epoch.

@@ -24,11 +24,14 @@ from counterfoil.ledgers.sqlite.engines import CORRUPT, TOOBIG, Connection, Stor
 from counterfoil.ledgers.sqlite.transactions import Transactions
 from counterfoil.ledgers.submissions import Submission
 from counterfoil.ports.ledger import Reply
-from counterfoil.protocol.records import EFFECT, RUN, Entry, Record, record_of
+from counterfoil.protocol.records import EFFECT, RUN, TRANSACTION, Entry, Record, record_of
 
 # Rows of one INSERT: the interpreter's lock is released once for each statement.
 ROWS_MAX: Final = 64
 _RUNS_CACHED_MAX: Final = 20_000
+
+# What a life begins no more of once a sync has failed.
+_BEGINNINGS: Final = ((EFFECT, "intent"), (TRANSACTION, "committed"))
 
 # The column `retired` of an owner.
 LIVE: Final = 0
@@ -126,6 +129,15 @@ class Writer:
                 break
         return replies
 
+    def standing(self, connection: Connection, entry: Entry) -> Reply | None:
+        """Return what an append would answer before it inserts: the record in the slot, a refusal, or None."""
+        self._refresh()
+        run = self._run(connection, (entry.namespace, entry.run))
+        if run is not None and run[1]:
+            return RunPruned(f"run {entry.run!r} was pruned")
+        found = None if run is None else self._found(connection, run[0], entry)
+        return found or self._refusal(entry, self._owner(connection, entry.epoch))
+
     def run_id(self, connection: Connection, namespace: str, run: str) -> int | None:
         """Return the id of a run, None if it has none."""
         self._refresh()
@@ -175,7 +187,7 @@ class Writer:
         if entry.decision and (owner is None or owner[1] != LIVE):
             return OwnerRetired(f"owner {entry.epoch} is retired")
         stopped = self._transactions.sync_failed
-        if stopped and entry.kind == EFFECT and entry.phase == "intent":
+        if stopped and (entry.kind, entry.phase) in _BEGINNINGS:
             return LedgerUnavailable(
                 "a sync of the ledger failed in this life, so it starts no further effect",
                 code="sync-failed",
