@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from counterfoil.errors import UsageError
@@ -75,11 +75,14 @@ class Accepted(Generic[T_co]):
         proof: what the recipient named it.
         via: how the proof came: `run`, `reconcile` or `evidence` (a webhook, a side channel).
         evidence: the fact it rests on, with what the acknowledgement promises.
+        response: what an immediate operation was answered, where its recipient keeps that; never recorded or compared.
     """
 
     proof: T_co
     via: Via = "run"
     evidence: Evidence = Evidence("acknowledged", phase="acknowledged")
+    _: KW_ONLY
+    response: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Uncertain:
     """Dispatch may have happened and nothing proves how it ended. Nothing is sent again under this name."""
 
     evidence: Evidence
+    _: KW_ONLY
+    response: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _resting_on(self, self.evidence)
@@ -99,6 +104,8 @@ def _resting_on(outcome: object, evidence: Any) -> None:
 
 class _Settled(Exception):
     """What `Rejected` and `Failed` share: evidence, equality by value, pickling."""
+
+    response: Any = None
 
     def __init__(self, evidence: Evidence) -> None:
         _resting_on(self, evidence)
