@@ -11,13 +11,13 @@ from counterfoil.effects.conclude import conclude
 from counterfoil.effects.evidence import accepted_before, proof_of, refuse, verified
 from counterfoil.effects.record import record
 from counterfoil.effects.scope import Scope
-from counterfoil.effects.step import next_due
 from counterfoil.errors import NotSerializable
 from counterfoil.outcomes import Evidence, Failed
 from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.history import Attempt, evidence_body, link_of, look
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Call, Instant, Now, Overran, Raised
+from counterfoil.protocol.retries import next_due
 
 
 async def settle_by_asking(scope: Scope, call: EffectCall, attempt: Attempt) -> None:

@@ -21,7 +21,7 @@ from counterfoil.effects.conclude import append_held, conclude, release
 from counterfoil.effects.evidence import accepted_before, close, proof_of, refuse, verified
 from counterfoil.effects.record import entry_of, record
 from counterfoil.effects.scope import Held, Scope
-from counterfoil.effects.step import longest, next_due, until
+from counterfoil.effects.step import longest, until
 from counterfoil.errors import (
     CommitUnknown,
     EffectUnresolved,
@@ -46,6 +46,7 @@ from counterfoil.protocol.requests import (
     Read,
     Returned,
 )
+from counterfoil.protocol.retries import next_due
 
 POLL_S: Final = 1.0
 
@@ -65,6 +66,8 @@ def recorded(scope: Scope, name: str, request: bytes | None) -> Outcome[msgspec.
         _same_request(scope, name, known[0], request=request)
         scope.memory.known[name] = known
         return known[1]
+    if not scope.history.has_effect(name):
+        return None
     seen = look(scope.history, name)
     _same_request(scope, name, seen.first_fingerprint, request=request)
     outcome = seen.outcome()
@@ -159,7 +162,7 @@ async def _begin(scope: Scope, call: EffectCall, seen: Effect) -> Outcome[msgspe
         if scope.history.get(slot) is not None or await _evidence_first(scope, call, number):
             return None
     scope.open_for(f"effect {call.name!r}")
-    if number == 1 and await _accepted_meanwhile(scope, call):
+    if number == 1 and scope.history.decisions and await _accepted_meanwhile(scope, call):
         return None
     first = seen.attempts[0].body if seen.attempts else None
     began = scope.history.began_in

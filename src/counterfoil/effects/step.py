@@ -14,6 +14,7 @@ from counterfoil.errors import NameConflict
 from counterfoil.protocol import codec, records, slots, states
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Call, Now, Pause, Raised, Returned
+from counterfoil.protocol.retries import next_due
 
 # Long timers are armed again, so that a suspended machine or a changed clock is noticed.
 ARM_S_MAX: Final = 60.0
@@ -101,17 +102,6 @@ async def _retry(scope: Scope, call: StepCall, number: int, *, error: BaseExcept
         )
     )
     return due is not None
-
-
-def next_due(retry: codec.RetryBody | None, number: int, *, now: float, began: float) -> float | None:
-    """Say when the attempt after attempt `number` is due, or None if the policy allows no other."""
-    if retry is None or number >= retry.attempts:
-        return None
-    # 2**number overflows a float near 1024; the cap has been reached long before.
-    due = now + min(retry.backoff_s * 2.0 ** min(number - 1, 60), retry.backoff_max_s)
-    if retry.within_s is not None and due > began + retry.within_s:
-        return None
-    return due
 
 
 def longest(retry: codec.RetryBody | None) -> float:
