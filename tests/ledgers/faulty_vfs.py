@@ -1,5 +1,7 @@
-"""A disk whose syncs are counted, and fail on demand."""
+"""A disk whose syncs are counted, and fail or take their time on demand."""
 
+import threading
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,12 +16,18 @@ class FaultyDisk(apsw.VFS):
     Attributes:
         syncs: how often a write-ahead log was synced.
         failing: whether the next such sync fails, as it does when the disk has lost what it was given.
+        sync_s: how long each sync takes, of whatever file, in seconds.
+        waits: when each of these syncs began and ended, by `time.monotonic`.
+        threads: those that came here for anything: to open, read, write, lock or sync.
     """
 
     def __init__(self) -> None:
         super().__init__("faulty", "unix", makedefault=True)
         self.syncs = 0
         self.failing = False
+        self.sync_s = 0.0
+        self.waits: list[tuple[float, float]] = []
+        self.threads: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -31,7 +39,20 @@ class FaultyDisk(apsw.VFS):
         apsw.set_default_vfs("unix")
 
     def xOpen(self, name: Any, flags: Any) -> apsw.VFSFile:
+        self.seen()
         return _File(self, name, flags)
+
+    def xAccess(self, pathname: str, flags: int) -> bool:
+        self.seen()
+        return super().xAccess(pathname, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:
+        self.seen()
+        super().xDelete(filename, syncdir)
+
+    def seen(self) -> None:
+        """Note which thread is here."""
+        self.threads.add(threading.get_ident())
 
 
 class _File(apsw.VFSFile):
@@ -40,7 +61,24 @@ class _File(apsw.VFSFile):
         self._wal = (name.filename() if isinstance(name, apsw.URIFilename) else str(name)).endswith("-wal")
         super().__init__("unix", name, flags)
 
+    def xRead(self, amount: int, offset: int) -> bytes:
+        self._disk.seen()
+        return super().xRead(amount, offset)
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        self._disk.seen()
+        super().xWrite(data, offset)
+
+    def xLock(self, level: int) -> None:
+        self._disk.seen()
+        super().xLock(level)
+
     def xSync(self, flags: int) -> None:
+        self._disk.seen()
+        if self._disk.sync_s:
+            began = time.monotonic()
+            time.sleep(self._disk.sync_s)
+            self._disk.waits.append((began, time.monotonic()))
         if self._wal:
             self._disk.syncs += 1
             if self._disk.failing:

@@ -356,14 +356,28 @@ class AsyncRun:
         self._usable()
         if self._scope is None:
             scope = self._session.scope(self.id, self._state)
-            if _cancelling():
-                # What is recorded is answered even now, and the pending cancellation would cut any await.
-                self._session.read(scope)
-            else:
-                await self._driver.refresh(scope)
+            await self._read(scope)
             scope.cancelled = self._cancelled
             self._scope = scope
         return self._scope
+
+    async def _read(self, scope: Scope) -> None:
+        """Bring what is known of the run up to date, also for a cancelled task: what is recorded is answered even then.
+
+        A cancellation that is pending would cut the read. It is taken here, and comes at the next await after it.
+        """
+        pending: asyncio.CancelledError | None = None
+        if _cancelling():
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as error:
+                pending = error
+        try:
+            await self._driver.refresh(scope)
+        finally:
+            if pending is not None and (task := asyncio.current_task()) is not None:
+                task.uncancel()
+                task.cancel(*pending.args)
 
     async def _drive(self, flow: Callable[[Scope], Any]) -> Any:
         scope = await self._load()
@@ -382,8 +396,7 @@ class AsyncRun:
         if not self._cancelled and not _cancelling():
             return
         if recorded_meanwhile is not None:
-            # The pending cancellation would cut any await, so this one read blocks the loop.
-            self._session.read(await self._load())
+            await self._read(await self._load())
             if recorded_meanwhile():
                 return
         raise asyncio.CancelledError(f"run {self.id!r} was cancelled; nothing was started")
