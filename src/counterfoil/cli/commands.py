@@ -13,6 +13,7 @@ import click
 
 import counterfoil
 from counterfoil.cli import acting, checking, viewing
+from counterfoil.cli.auditing import audit_client
 from counterfoil.cli.demo.command import demo
 from counterfoil.cli.output import say
 from counterfoil.cli.simulating import simulate
@@ -107,6 +108,7 @@ def program(**_options: Any) -> None:
 for _command in (
     demo,
     simulate,
+    audit_client,
     viewing.runs,
     viewing.show,
     viewing.effects,

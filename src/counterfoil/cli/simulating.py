@@ -31,7 +31,7 @@ def simulate(*, body: str, as_json: bool, deliver: tuple[tuple[str, str, str], .
     times, in this process, with runs of their own on a ledger of its own; its handlers are called for real.
     The exit code is 1 if something breaks.
     """
-    # The one place where what ships needs the testing room: this command is its door.
+    # The testing room is needed by this command only.
     from counterfoil.testing import command
 
     report = command.simulate(

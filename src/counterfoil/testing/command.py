@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from counterfoil.errors import UsageError
+from counterfoil.testing import targets
 from counterfoil.testing.crash_points import Report, examine
-from counterfoil.testing.notes import innermost
 from counterfoil.testing.recipients.faulty import Faulty
 
 
@@ -46,13 +40,13 @@ def simulate(wanted: Wanted) -> Report:
     Raises:
         UsageError: there is no such body.
     """
-    module, body = _find(wanted.target)
+    module, body = targets.find(wanted.target, what="body", example="shop.orders:place")
     found = {id(value): value for value in vars(module).values() if isinstance(value, Faulty)}
     report = examine(
         body,
         ledger=wanted.ledger,
         recipients=list(found.values()),
-        sent=None if wanted.sent is None else _function(module, wanted.sent),
+        sent=None if wanted.sent is None else targets.function(module, wanted.sent),
         deliver=wanted.deliver,
         lag_s=wanted.lag_s,
         kinds=None if wanted.seed is None else ["seed"],
@@ -65,45 +59,6 @@ def simulate(wanted: Wanted) -> Report:
             f"sends in steps and in the body{others} were not watched: name a function that counts them with --sent"
         )
     return report
-
-
-def _find(target: str) -> tuple[ModuleType, Callable[..., Any]]:
-    name, colon, qualname = target.rpartition(":")
-    if not name or not colon or not qualname:
-        raise UsageError(f"a body is named module:body, not {target!r}", hint="for example shop.orders:place")
-    folder = Path.cwd()
-    if name.endswith(".py"):
-        folder, name = Path(name).resolve().parent, Path(name).stem
-    if str(folder) not in sys.path:
-        # As `python -m` does: what is here can be imported.
-        sys.path.insert(0, str(folder))
-    try:
-        module = importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"module {name!r} cannot be imported: {_why(error, name)}") from error
-    return module, _function(module, qualname)
-
-
-def _why(error: BaseException, name: str) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-        return str(error)
-    if isinstance(error, SyntaxError):
-        places = [(error.filename or "", error.lineno or 0)]
-        said = error.msg
-    else:
-        places = [(at.filename, at.lineno or 0) for at in traceback.extract_tb(error.__traceback__)]
-        said = str(error)
-    where = innermost(places)
-    return f"{f'{where}: ' if where else ''}{type(error).__name__}{f': {said}' if said else ''}"
-
-
-def _function(module: ModuleType, qualname: str) -> Callable[..., Any]:
-    found: Any = module
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise UsageError(f"{module.__name__!r} has no function {qualname!r}")
-    return found  # type: ignore[no-any-return]
 
 
 __all__ = ["Report", "Wanted", "simulate"]

@@ -7,6 +7,7 @@
 `SCRIPTS` has the usual misbehaviour by name; `counterfoil audit-client` tries a client against all of it.
 """
 
+from counterfoil.testing.peers.catalogue import SCRIPTS
 from counterfoil.testing.peers.moves import (
     CANCEL,
     INTERNAL_ERROR,
@@ -34,6 +35,7 @@ __all__ = [
     "INTERNAL_ERROR",
     "METADATA_URL",
     "REFUSED_STREAM",
+    "SCRIPTS",
     "Answer",
     "Bomb",
     "Connection",

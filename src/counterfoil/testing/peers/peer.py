@@ -118,6 +118,11 @@ class FaultPeer:
         return self._seen.items
 
     @property
+    def mistakes(self) -> list[BaseException]:
+        """Where the script could not be followed; the first is raised when the peer is left."""
+        return self._seen.mistakes
+
+    @property
     def bytes_received(self) -> int:
         """Everything that was read, without TLS."""
         return sum(connection.bytes_received for connection in self.connections)

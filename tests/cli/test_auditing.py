@@ -1,0 +1,138 @@
+"""`counterfoil audit-client`: what it counts, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from counterfoil.testing.audit import audit
+from counterfoil.testing.peers import SCRIPTS
+from counterfoil.testing.peers.catalogue import CASES, HTTP2_CASES, chosen
+
+CLIENTS = """
+import asyncio
+import http.client
+from urllib.parse import urlsplit
+
+BODY = b'{"cents": 700}'
+
+
+def once(url, method="PUT"):
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(place.netloc, timeout=2)
+    connection.request(method, place.path, BODY, {"Idempotency-Key": "k"})
+    return connection.getresponse().read()
+
+
+def eager(url, method="PUT"):
+    for _ in range(3):
+        try:
+            return once(url, method)
+        except OSError:
+            pass
+    raise RuntimeError("gave up")
+
+
+async def awaited(url):
+    place = urlsplit(url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    writer.write(b"DELETE / HTTP/1.1\\r\\n\\r\\n")
+    await reader.read(1000)
+    writer.close()
+
+
+def late(url):
+    import threading
+    once(url)
+    threading.Timer(0.05, once, [url]).start()
+"""
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Path:
+    (tmp_path / "clients.py").write_text(CLIENTS, encoding="utf-8")
+    return tmp_path
+
+
+def run(folder: Path, *words: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "counterfoil", "audit-client", *words],
+        cwd=folder,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def found(folder: Path, *words: str, code: int = 0) -> dict[str, Any]:
+    report = json.loads(run(folder, *words, "--json", code=code))
+    assert report["ok"] is (code == 0)
+    return {each["case"]: each for each in report["findings"]}
+
+
+def test_a_client_that_sends_once_passes_every_case(clients: Path) -> None:
+    findings = found(clients, "clients:once", "--at-once", "20", "--limit", "5")
+    assert set(findings) == {case.name for case in CASES}
+    assert findings["refuse"] | {"took_s": 0, "says": ""} == {
+        "case": "refuse", "says": "", "known": "not sent", "ended": "raised", "raised": "ConnectionRefusedError",
+        "sent": 0, "requests": 0, "connections": 0, "keys": 0, "took_s": 0, "problem": None,
+    }  # fmt: skip
+    drop = findings["read-and-drop"]
+    assert (drop["raised"], drop["sent"], drop["keys"]) == ("http.client.RemoteDisconnected", 1, 1)
+    assert findings["hang"]["raised"] == "TimeoutError"
+    assert findings["plain"]["ended"] == findings["503"]["ended"] == "returned"
+
+
+def test_a_client_that_sends_again_is_found_out(clients: Path) -> None:
+    findings = found(clients, "clients.py:eager", "--case", "read-and-drop", "--case", "503", code=1)
+    assert {name: each["sent"] for name, each in findings.items()} == {"read-and-drop": 3, "503": 1}
+    assert findings["read-and-drop"]["raised"] == "RuntimeError"
+    text = run(clients, "clients:eager", "--case", "read-and-drop", code=1)
+    assert "reads the request, acts, and hangs up" in text
+    assert "cases: 1; sent more than once: 1; could not be tried: 0" in text
+
+
+def test_reads_may_be_sent_as_often_as_a_client_likes(clients: Path) -> None:
+    (read,) = found(clients, "clients:eager", "--method", "GET", "--case", "read-and-drop").values()
+    assert (read["sent"], read["requests"]) == (0, 3)
+
+
+def test_an_asynchronous_client_and_what_it_sends_late(clients: Path) -> None:
+    assert found(clients, "clients:awaited", "--case", "read-and-drop")["read-and-drop"]["sent"] == 1
+    assert found(clients, "clients:late", "--case", "plain", code=1)["plain"]["sent"] == 2
+
+
+def test_a_client_that_waits_too_long_and_a_case_that_it_cannot_meet(clients: Path) -> None:
+    waiting = found(clients, "clients:once", "--case", "hang", "--limit", "0.2")["hang"]
+    assert (waiting["ended"], waiting["raised"], waiting["sent"]) == ("waiting", None, 1)
+    text = run(clients, "clients:once", "--case", "goaway-below", code=1)
+    assert "GoAway is a move of HTTP/2, and the client speaks HTTP/1.1" in text
+
+
+def test_what_is_wrong_with_the_command_is_said(clients: Path) -> None:
+    assert "there is no case 'no' (there are plain, refuse," in run(clients, "clients:once", "--case", "no", code=2)
+    assert "has no function 'none'" in run(clients, "clients:none", code=2)
+    assert "for example shop.clients:order" in run(clients, "clients", code=2)
+
+
+def test_the_catalogue_names_every_case_once() -> None:
+    assert list(SCRIPTS) == [case.name for case in chosen(http2=True)]
+    assert len(SCRIPTS) == len(CASES) + len(HTTP2_CASES)
+
+
+def test_a_client_is_audited_without_the_command_line() -> None:
+    def client(url: str) -> None:
+        raise ZeroDivisionError
+
+    (each,) = audit(client, cases=chosen(["plain"])).findings
+    assert (each.raised, each.sent, each.connections) == ("ZeroDivisionError", 0, 0)
