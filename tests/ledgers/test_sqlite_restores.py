@@ -178,6 +178,18 @@ target.close()
     ledger.append(intent("lost", ledger.register("third")))
 
 
+def test_a_lone_append_notices_another_generation_too(path, engine, open_ledger):
+    # Its owner and its run are still there: nothing but the generation tells.
+    ledger = open_ledger()
+    epoch = ledger.register("before")
+    for slot in ("a", "b"):
+        ledger.append(entry(slot, epoch=epoch))
+    raw(path, engine, "UPDATE counterfoil_ledger SET generation = generation - 1")
+    with pytest.raises(LedgerReadOnly, match="went back in time"):
+        ledger.append(entry("c", epoch=epoch))
+    assert slots_of(ledger) == ["a", "b"]
+
+
 def test_a_person_may_accept_what_could_not_be_noticed(open_ledger):
     ledger = open_ledger()
     ledger.register("x")

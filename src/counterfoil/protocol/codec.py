@@ -42,7 +42,7 @@ def encode(value: Any, *, what: str) -> bytes:
         raise _refused(what, f"{type(error).__name__} while encoding it") from error
     if not same:
         raise _refused(what, "decoding it would give another value")
-    if len(_OPENING.findall(body)) > DEPTH_MAX and _depth(value) > DEPTH_MAX:
+    if len(body) > DEPTH_MAX and len(_OPENING.findall(body)) > DEPTH_MAX and _depth(value) > DEPTH_MAX:
         raise _refused(what, f"it is nested deeper than {DEPTH_MAX}")
     if _LONG_NUMBER.search(body) and not _integers_fit(value):
         raise _refused(what, "it has an integer outside -2**63 … 2**63-1")

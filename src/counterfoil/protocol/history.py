@@ -143,7 +143,10 @@ class Effect(msgspec.Struct):
     @property
     def first_fingerprint(self) -> str | None:
         """The first recorded fingerprint of the request."""
-        return next((a.body.fingerprint for a in self.attempts if a.body.fingerprint), None)
+        for attempt in self.attempts:
+            if attempt.body.fingerprint:
+                return attempt.body.fingerprint
+        return None
 
     @property
     def since(self) -> Record:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import unicodedata
+from binascii import b2a_base64
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -20,6 +20,8 @@ _REFUSED = {
     "Zp": "a paragraph separator",
 }
 _VERSION = "v1"
+# 16 bytes in base64, without the padding.
+_DIGEST_LENGTH: Final = 22
 
 
 def name(value: str, what: str = "name") -> str:
@@ -71,14 +73,27 @@ def effect_key(namespace: str, run: str, name: str, *, attempt: int) -> str:
 
     Usable as idempotency key or message id. Each part is length-prefixed, so that no two names meet.
     """
-    parts = _place(namespace, run) + _sized(name) + attempt.to_bytes(8, "big")
-    state = blake2b(parts, digest_size=20, person=b"counterfoil-key1")
+    state = _place(namespace, run).copy()
+    state.update(_sized(name) + attempt.to_bytes(8, "big"))
     return f"cf-{state.hexdigest()}"
 
 
+def outbox_key(namespace: str, key: str, *, attempt: int = 1, place: str = "") -> str:
+    """Derive the identity of a staged intent (rule X2), which meets no key of a run's effect: 43 ASCII characters.
+
+    Args:
+        namespace: the scope of keys.
+        key: what the caller named the intent.
+        attempt: 1 is the intent's effect id, and the key of its first attempt.
+        place: where a transaction of ours staged it: its run and how many it had staged before; "" elsewhere.
+    """
+    parts = _sized(namespace) + _sized(place) + _sized(key) + attempt.to_bytes(8, "big")
+    return f"cf-{blake2b(parts, digest_size=20, person=b'counterfoil-out1').hexdigest()}"
+
+
 @lru_cache(1024)
-def _place(namespace: str, run: str) -> bytes:
-    return _sized(namespace) + _sized(run)
+def _place(namespace: str, run: str) -> blake2b:
+    return blake2b(_sized(namespace) + _sized(run), digest_size=20, person=b"counterfoil-key1")
 
 
 def _sized(text: str) -> bytes:
@@ -95,7 +110,10 @@ class Fingerprints:
     """
 
     def __init__(self, keys: dict[str, bytes], current: str) -> None:
-        self._keys = keys
+        # Keyed already: each digest starts from a copy.
+        self._states = {
+            key_id: blake2b(digest_size=16, key=key, person=b"counterfoil-fpr1") for key_id, key in keys.items()
+        }
         self._current = current
 
     def make(self, canonical: bytes) -> str:
@@ -110,7 +128,7 @@ class Fingerprints:
         """
         version, _, rest = recorded.partition(".")
         key_id, _, _ = rest.partition(".")
-        if version != _VERSION or key_id not in self._keys:
+        if version != _VERSION or key_id not in self._states:
             raise FingerprintKeyUnknown(
                 f"a recorded fingerprint needs key {key_id!r} in form {version!r}, which this ledger does not hold",
                 hint="the record came from another ledger; nothing was sent",
@@ -118,5 +136,6 @@ class Fingerprints:
         return self._digest(canonical, key_id) == recorded
 
     def _digest(self, canonical: bytes, key_id: str) -> str:
-        made = blake2b(canonical, digest_size=16, key=self._keys[key_id], person=b"counterfoil-fpr1").digest()
-        return f"{_VERSION}.{key_id}.{base64.urlsafe_b64encode(made).decode().rstrip('=')}"
+        state = self._states[key_id].copy()
+        state.update(canonical)
+        return f"{_VERSION}.{key_id}.{b2a_base64(state.digest(), newline=False)[:_DIGEST_LENGTH].decode()}"

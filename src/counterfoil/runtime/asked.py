@@ -44,7 +44,7 @@ class Asked:
         request = self._request
         handler = request.handler
         given = arguments(handler, request.proof, self._context)
-        self._driver.session.retain()
+        self._driver.session.retain(self)
         if is_async(handler):
             self._as_task(_called(handler, given))
         else:
@@ -70,7 +70,7 @@ class Asked:
 
     def _done(self, ended: asyncio.Task[Reply]) -> None:
         self._driver.tasks.discard(ended)
-        self._driver.session.release()
+        self._driver.session.release(self)
         self._answer(Raised(asyncio.CancelledError()) if ended.cancelled() else ended.result())
 
     def _in_thread(self, handler: Callable[..., Any], given: tuple[Any, ...]) -> None:
@@ -85,7 +85,7 @@ class Asked:
                 driver.to_loop(self._as_task, _given(value))
                 return
             driver.to_loop(self._answer, Returned(value))
-        driver.session.release()
+        driver.session.release(self)
 
 
 async def _called(handler: Callable[..., Any], given: tuple[Any, ...]) -> Reply:

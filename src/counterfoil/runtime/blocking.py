@@ -29,6 +29,7 @@ from counterfoil.protocol.requests import (
     Returned,
     Transact,
 )
+from counterfoil.runtime.coding import PLAIN
 from counterfoil.runtime.handlers import Context, arguments, enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
 from counterfoil.runtime.session import Session
@@ -46,6 +47,9 @@ class Flight:
     """A flow under way for one name, and who waits for it."""
 
     __slots__ = ("done", "error", "fingerprint", "idle", "run", "value", "waiters")
+
+    # A lone caller takes no lock: who comes or goes tells first and looks then, so that of two that meet one sees
+    # the other. Setting and deleting one key of a dictionary are atomic.
 
     def __init__(self, run: str, fingerprint: Any) -> None:
         self.run = run
@@ -69,17 +73,14 @@ class BlockingDriver:
         self.session = session
         self.watch: Watch | None = None
         self._flights: dict[tuple[str, str, str], Flight] = {}
-        # Guards the flights; its waiters are callers that share one, and flows that pause for changes.
+        # Its waiters are callers that share a flight, and flows that pause for changes.
         self._changed = threading.Condition()
         self._pausing = 0
-        # The flight that this thread runs.
-        self._here = threading.local()
         self._serve: dict[type[Request[Any]], Callable[[Scope, Any], Any]] = {
             Append: self._append,
             Read: self._read,
             Call: self._call,
             Now: self._now,
-            Pause: self._pause,
             Gone: self._gone,
             Live: self._live,
             Transact: self._transact,
@@ -111,32 +112,24 @@ class BlockingDriver:
         key = (scope.run, kind, name)
         if wait_s is None and len(chain) > 1:
             wait_s = NESTED_WAIT_S
-        flight: Flight | None = None
-        while flight is None:
-            with self._changed:
-                other = self._flights.get(key)
-                if other is None:
-                    flight = self._flights[key] = Flight(scope.run, request)
-            if other is not None:
-                self._join(scope, other, name, request=request, wait_s=wait_s)
-                if not isinstance(other.error, RunCancelled):
-                    return _value_of(other)
-                # Only that handle was cancelled: this one goes on where it stopped.
+        flight = Flight(scope.run, request)
+        while (other := self._flights.setdefault(key, flight)) is not flight:
+            self._join(scope, other, name, request=request, wait_s=wait_s)
+            if not isinstance(other.error, RunCancelled):
+                return _value_of(other)
+            # Only that handle was cancelled: this one goes on where it stopped.
         token = inside.set(chain)
-        outer, self._here.flight = getattr(self._here, "flight", None), flight
         try:
-            flight.value = self.run(scope, flow())
+            flight.value = self.run(scope, flow(), flight)
         except BaseException as error:
             flight.error = error
             raise
         finally:
-            self._here.flight = outer
             inside.reset(token)
-            with self._changed:
-                del self._flights[key]
-                flight.done = True
-                if flight.waiters:
-                    self._changed.notify_all()
+            del self._flights[key]
+            flight.done = True
+            if flight.waiters:
+                self.wake()
         return flight.value
 
     def _join(self, scope: Scope, flight: Flight, name: str, *, request: Any, wait_s: float | None) -> None:
@@ -151,11 +144,6 @@ class BlockingDriver:
         if not flight.done:
             raise run_cancelled(scope.run)
 
-    def cancelled(self) -> None:
-        """Wake whoever waits: a handle was cancelled."""
-        with self._changed:
-            self._changed.notify_all()
-
     def busy(self, run: str, kind: str, name: str) -> bool:
         """Say whether a flow is under way for a name."""
         return (run, kind, name) in self._flights
@@ -166,7 +154,7 @@ class BlockingDriver:
         mine = own_flights(id(self))
 
         def under_way() -> list[Flight]:
-            flights = self._flights.items()
+            flights = list(self._flights.items())
             return [f for key, f in flights if key not in mine and not f.idle and (run is None or f.run == run)]
 
         with self._changed:
@@ -177,16 +165,16 @@ class BlockingDriver:
 
     # --- one flow
 
-    def run(self, scope: Scope, flow: Flow) -> Any:
+    def run(self, scope: Scope, flow: Flow, flight: Flight | None = None) -> Any:
         """Run a flow to its end in this thread."""
         # The life does not end under a flow: what it holds (a proof, perhaps) is still to be recorded.
-        self.session.retain()
+        self.session.retain(flow)
         try:
-            return self._run(scope, flow)
+            return self._run(scope, flow, flight)
         finally:
-            self.session.release()
+            self.session.release(flow)
 
-    def _run(self, scope: Scope, flow: Flow) -> Any:
+    def _run(self, scope: Scope, flow: Flow, flight: Flight | None) -> Any:
         answer: Any = None
         error: BaseException | None = None
         watch = self.watch
@@ -199,7 +187,10 @@ class BlockingDriver:
             if watch is not None:
                 self._watched(watch, "before", scope, request=request, flow=flow)
             try:
-                answer = self._serve[type(request)](scope, request)
+                if type(request) is Pause:
+                    self._pause(scope, request, flight)
+                else:
+                    answer = self._serve[type(request)](scope, request)
             except BaseException as raised:  # noqa: BLE001 - the flow decides what becomes of it
                 error = raised
             if watch is not None:
@@ -224,8 +215,7 @@ class BlockingDriver:
             session.refused(error, entry)
             raise
         if self._pausing:
-            with self._changed:
-                self._changed.notify_all()
+            self.wake()
         return session.filled(scope, entry, record)
 
     def _transact(self, scope: Scope, request: Transact) -> Filled | Raised:
@@ -251,13 +241,12 @@ class BlockingDriver:
         return True if owners is None else owners.live(self.session.epoch_of(scope))
 
     def wake(self) -> None:
-        """Let whatever pauses look again."""
+        """Let whoever waits look again."""
         with self._changed:
             self._changed.notify_all()
 
-    def _pause(self, scope: Scope, request: Pause) -> None:
-        flight: Flight | None = getattr(self._here, "flight", None) if request.idle else None
-        if flight is None:
+    def _pause(self, scope: Scope, request: Pause, flight: Flight | None) -> None:
+        if flight is None or not request.idle:
             self._paused(scope, request)
             return
         # A flow that waits owes nothing: nobody who leaves waits for it.
@@ -268,10 +257,9 @@ class BlockingDriver:
             self._set_idle(flight, idle=False)
 
     def _set_idle(self, flight: Flight, *, idle: bool) -> None:
-        with self._changed:
-            flight.idle = idle
-            if idle and flight.waiters:
-                self._changed.notify_all()
+        flight.idle = idle
+        if idle and flight.waiters:
+            self.wake()
 
     def _paused(self, scope: Scope, request: Pause) -> None:
         clock, notifier = self.session.clock, self.session.notifier
@@ -331,7 +319,7 @@ class _Handler:
         try:
             handler = request.handler
             value = handler(*arguments(handler, request.proof, self._context))
-            if inspect.isawaitable(value):
+            if type(value) not in PLAIN and inspect.isawaitable(value):
                 value = self._await(value)
             return Returned(value)
         except BaseException as error:  # noqa: BLE001 - it is the flow's to judge
@@ -353,10 +341,10 @@ class _Handler:
                 self._reply = context.run(self.reply)
                 ended.set()
             finally:
-                self._session.release()
+                self._session.release(self)
 
         # It may go on when its flow has long ended: the life lasts as long.
-        self._session.retain()
+        self._session.retain(self)
         threads.submit(work)
         try:
             in_time = ended.wait(timeout_s)

@@ -11,7 +11,7 @@ import msgspec
 from counterfoil.errors import NotSerializable, UsageError
 from counterfoil.protocol import codec
 
-_PLAIN: Final = frozenset({dict, list, str, int, float, bool, type(None)})
+PLAIN: Final = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
 class Coder:
@@ -43,7 +43,7 @@ class Coder:
         """
         if self._type is None:
             return codec.encode(value, what=self._what)
-        if type(value) in _PLAIN:
+        if type(value) in PLAIN:
             # A plain JSON value that the type can be read from, as handlers return what they got over the wire.
             with suppress(NotSerializable):
                 body = codec.encode(value, what=self._what)

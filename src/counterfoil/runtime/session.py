@@ -95,7 +95,8 @@ class Session:
         self.namespace = ""
         self._fingerprints = Fingerprints({}, "")
         self._accepted = 0
-        self._physical = 0
+        self._physical: set[object] = set()
+        self._ended = False
         self.ending = False
 
     # --- opening and closing
@@ -181,17 +182,15 @@ class Session:
         except CommitUnknown:
             return self.ledger.append(entry, settle=True)
 
-    def retain(self) -> None:
-        """Note that a flow or a handler of the user has begun to run."""
-        with self._lock:
-            self._physical += 1
+    def retain(self, work: object) -> None:
+        """Note that a flow, or the call of a handler of the user, has begun."""
+        self._physical.add(work)
 
-    def release(self) -> None:
+    def release(self, work: object) -> None:
         """Note that one has really ended; the last one after closing ends the life."""
-        with self._lock:
-            self._physical -= 1
-            last = self.ending and self._physical == 0
-        if last:
+        # No lock: what is set first here is looked at last in `close`, and the other way round.
+        self._physical.discard(work)
+        if self.ending and not self._physical:
             self._end()
 
     def close(self) -> None:
@@ -203,12 +202,15 @@ class Session:
         with self._lock:
             if self.ending or self._ledger is None:
                 return
-            self.ending = True
-            last = self._physical == 0
-        if last:
+            self.ending, self._ended = True, False
+        if not self._physical:
             self._end()
 
     def _end(self) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
         try:
             if self._ledger is not None and self.owners is not None and self._process == _process:
                 for epoch in self.own_epochs:

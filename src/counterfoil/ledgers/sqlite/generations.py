@@ -59,6 +59,10 @@ class Generations:
             return f"the database is of generation {present}, but {newest} was seen already"
         return None
 
+    def sound(self) -> int | None:
+        """Return the newest generation that was looked at, None where nobody has looked or it must be accepted."""
+        return self.known if self._looked and self._reason is None else None
+
     def refuse(self) -> None:
         """Raise if a person must accept the ledger first.
 
@@ -71,6 +75,10 @@ class Generations:
                 code="ledger-restored",
                 hint=f"look at what was lost, then run `{self._beside.accepting()}`",
             )
+
+    def advanced(self, generation: int) -> None:
+        """Take note of a generation that this process has committed."""
+        self.known = max(self.known, generation)
 
     def accepted(self, generation: int) -> None:
         """Take note that a person accepted the ledger in this generation."""

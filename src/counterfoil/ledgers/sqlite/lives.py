@@ -76,7 +76,7 @@ class Lives:
 
         try:
             with self._beside.turn():
-                self._beside.advance(self._write(work))
+                self._advanced(self._write(work))
         except BaseException:
             for epoch in held:
                 self._beside.let_go(epoch)
@@ -98,10 +98,14 @@ class Lives:
 
         try:
             with self._beside.turn():
-                self._beside.advance(self._write(work))
+                self._advanced(self._write(work))
         finally:
             self._own.discard(epoch)
             self._beside.let_go(epoch)
+
+    def _advanced(self, generation: int) -> None:
+        self._generations.advanced(generation)
+        self._beside.advance(generation)
 
     def gone(self, epoch: str) -> bool:
         """Return True only if a life is proved to be over; it is then retired durably.

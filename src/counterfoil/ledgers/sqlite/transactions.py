@@ -7,9 +7,9 @@ COMMIT, the transaction stands; doing the same appends again then finds their ow
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from counterfoil.errors import CommitUnknown
+from counterfoil.errors import CommitUnknown, LedgerError
 from counterfoil.ledgers.sqlite import troubles
 from counterfoil.ledgers.sqlite.database import Database
 from counterfoil.ledgers.sqlite.engines import Connection, StoreError
@@ -66,6 +66,36 @@ class Transactions:
             self._seen = (database.writes_opened, connection.version())
         return answer
 
+    def alone(self, sql: str, row: tuple[Any, ...], *, guards: tuple[Any, ...]) -> int | None:
+        """Run an INSERT that is a transaction of its own, durable on return. The caller holds the write lock.
+
+        Args:
+            sql: the statement; behind the row it takes the generation that it must find, and the guards.
+            row: what to insert.
+            guards: what else it checks.
+
+        Returns:
+            The row's id; None: it added nothing, and a transaction has to find out why.
+
+        Raises:
+            CommitUnknown: SQLite did not say how the commit ended.
+            LedgerError: anything else; nothing was recorded.
+        """
+        generation = self._generations.sound()
+        if generation is None or self.sync_failed:
+            return None
+        database = self._database
+        connection = database.writing()
+        database.check_unmoved()
+        try:
+            added, position = connection.insert(sql, (*row, generation, *guards))
+        except StoreError as error:
+            self.roll_back(connection)
+            if error.code in troubles.WAITS or error.code in troubles.OF_THE_STATEMENT:
+                return None
+            raise self._at_commit(error) from error
+        return position if added else None
+
     def roll_back(self, connection: Connection) -> None:
         """Leave no transaction open, and trust nothing that was learnt in it."""
         self._seen = None
@@ -109,11 +139,14 @@ class Transactions:
                     raise
                 self._database.patiently(lambda: connection.command("COMMIT"))
         except StoreError as error:
-            said = troubles.at_commit(error)
-            if isinstance(said, CommitUnknown):
-                self.sync_failed = True
             self.roll_back(connection)
-            raise said from error
+            raise self._at_commit(error) from error
         except BaseException:
             self.roll_back(connection)
             raise
+
+    def _at_commit(self, error: StoreError) -> LedgerError:
+        said = troubles.at_commit(error)
+        if isinstance(said, CommitUnknown):
+            self.sync_failed = True
+        return said

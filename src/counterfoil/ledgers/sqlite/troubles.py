@@ -20,11 +20,14 @@ from counterfoil.ledgers.sqlite.engines import (
     NOTADB,
     PROTOCOL,
     READONLY,
+    TOOBIG,
     StoreError,
 )
 
 # After these the statement may be tried again: somebody else holds what it needs.
 WAITS: Final = frozenset({BUSY, LOCKED, PROTOCOL})
+# What is wrong with a statement itself: it was undone before any COMMIT.
+OF_THE_STATEMENT: Final = frozenset({1, TOOBIG, 19, 20, 21, 25})
 # These say for sure that a COMMIT has not happened. Whatever is not listed leaves that open.
 _NOT_COMMITTED: Final = frozenset({BUSY, LOCKED, FULL, READONLY})
 

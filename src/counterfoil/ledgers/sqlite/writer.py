@@ -1,7 +1,8 @@
 """Filling slots, many with one commit.
 
 Ids of runs and owners, who is retired and what is pruned are cached for as long as nobody else has committed
-(`Transactions.view` tells), so that a lone append is one INSERT.
+(`Transactions.view` tells). A lone append is one statement that commits by itself and checks in it what a
+transaction would have looked up first; where that does not hold it adds nothing, and the transaction tells why.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from counterfoil.errors import (
 from counterfoil.ledgers.rows import outlives_pruning
 from counterfoil.ledgers.sqlite import rows, troubles
 from counterfoil.ledgers.sqlite.database import SETTLED
-from counterfoil.ledgers.sqlite.engines import CORRUPT, TOOBIG, Connection, StoreError
+from counterfoil.ledgers.sqlite.engines import CORRUPT, Connection, StoreError
 from counterfoil.ledgers.sqlite.transactions import Transactions
 from counterfoil.ledgers.submissions import Submission
 from counterfoil.ports.ledger import Reply
@@ -46,6 +47,15 @@ _INSERT: Final = (
 _INSERTS: Final = tuple(
     _INSERT + ", ".join([_ROW] * count) + " ON CONFLICT (run, slot) DO NOTHING" for count in range(ROWS_MAX + 1)
 )
+# Scalar look-ups, since SQLite compiles a statement anew at each use whose plan may hang on a parameter.
+_ALONE: Final = (
+    "INSERT INTO counterfoil_record (run, slot, kind, body, owner, append_id, at, check_sum, format) "
+    "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? "
+    "WHERE (SELECT generation FROM counterfoil_ledger WHERE id = 1) = ? "
+    "AND (SELECT epoch FROM counterfoil_owner WHERE id = ? AND retired = 0) = ? "
+    "AND (SELECT run FROM counterfoil_run WHERE id = ? AND pruned = 0) = ? "
+    "ON CONFLICT (run, slot) DO NOTHING"
+)
 _FIND: Final = "SELECT seq FROM counterfoil_record WHERE run = ? AND slot = ?"
 _FETCH: Final = f"SELECT run, {rows.COLUMNS} FROM counterfoil_record WHERE seq = ?"  # noqa: S608
 _RUN: Final = "SELECT id, pruned FROM counterfoil_run WHERE namespace = ? AND run = ?"
@@ -55,7 +65,7 @@ _NEW_OWNER: Final = "INSERT INTO counterfoil_owner (epoch, label, since, retired
 
 # What one entry can do wrong by itself; anything else is trouble for the whole transaction.
 _OWN_FAULTS: Final = (UnicodeError, OverflowError, TypeError, ValueError)
-_OWN_CODES: Final = frozenset({1, CORRUPT, TOOBIG, 19, 20, 21, 25})
+_OWN_CODES: Final = troubles.OF_THE_STATEMENT | {CORRUPT}
 
 
 class Writer:
@@ -77,6 +87,8 @@ class Writer:
 
         An error of one entry is that entry's reply and leaves the others alone.
         """
+        if len(batch) == 1 and self._alone(batch[0]):
+            return
         try:
             replies = self._transactions.run(lambda connection: self.fill(connection, batch))
         except Exception as error:  # noqa: BLE001
@@ -86,6 +98,28 @@ class Writer:
             # Not before the commit: a reply that is set is an answer that its caller acts on.
             for item, reply in zip(batch, replies, strict=True):
                 item.reply = reply
+
+    def _alone(self, item: Submission) -> bool:
+        """Append a lone entry if one statement can: its run and its owner are known, and nothing stands against it."""
+        entry = item.entry
+        run = self._runs.get((entry.namespace, entry.run))
+        owner = self._owners.get(entry.epoch)
+        code = rows.CODES.get((entry.kind, entry.phase))
+        if run is None or owner is None or owner[1] != LIVE or code is None or entry.kind == RUN or item.settle:
+            return False
+        check = rows.stored_check(entry.check)
+        row = (run[0], entry.slot, code, entry.body, owner[0], entry.append_id, entry.at, check, entry.format)
+        try:
+            position = self._transactions.alone(_ALONE, row, guards=(owner[0], entry.epoch, run[0], entry.run))
+        except CounterfoilError as error:
+            item.reply = error
+        except _OWN_FAULTS:
+            return False
+        else:
+            if position is None:
+                return False
+            item.reply = record_of(entry, position)
+        return True
 
     def fill(self, connection: Connection, batch: Sequence[Submission], *, keeping: bool = False) -> list[Reply]:
         """Fill the slots of a batch, in order, inside a transaction.
