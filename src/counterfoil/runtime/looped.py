@@ -375,7 +375,10 @@ class LoopDriver:
                 return variables.run(transact, session, flight.scope, request)
             finally:
                 self.to_loop(self.parking.wake, flight.scope.run)
+                session.release(work)
 
+        # The life does not end under it: what it holds is the store's own lock.
+        session.retain(work)
         return self._from_thread(flight, request, work)
 
     # --- serving: pauses
