@@ -11,20 +11,7 @@ import msgspec
 from counterfoil.effects.scope import Verifier
 from counterfoil.errors import EffectRan, EffectUnresolved, UnresolvedReason
 from counterfoil.protocol import codec
-
-
-class Unaskable:
-    """The type of `UNASKABLE`."""
-
-    def __repr__(self) -> str:
-        return "UNASKABLE"
-
-    def __reduce__(self) -> str:
-        return "UNASKABLE"
-
-
-UNASKABLE: Final = Unaskable()
-"""Given as `reconcile`: this recipient cannot be asked, so an attempt that may have been sent is uncertain."""
+from counterfoil.protocol.unaskable import UNASKABLE, Unaskable
 
 
 class EffectCall(msgspec.Struct):
@@ -88,3 +75,6 @@ def unresolved(
         hint=_HINTS[reason],
         retry_after_s=retry_after_s,
     )
+
+
+__all__ = ["UNASKABLE", "EffectCall", "Unaskable", "unresolved"]
