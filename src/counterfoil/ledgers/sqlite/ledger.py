@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from counterfoil.errors import UsageError
+from counterfoil.ledgers.groups import Group
 from counterfoil.ledgers.rows import OwnerRow, RunRow
 from counterfoil.ledgers.sqlite.beside import Beside
 from counterfoil.ledgers.sqlite.checkpoints import Checkpoints
 from counterfoil.ledgers.sqlite.database import Database
 from counterfoil.ledgers.sqlite.diagnosis import diagnose
 from counterfoil.ledgers.sqlite.generations import Generations
-from counterfoil.ledgers.sqlite.groups import Group
 from counterfoil.ledgers.sqlite.lending import Lending
 from counterfoil.ledgers.sqlite.lives import Lives
 from counterfoil.ledgers.sqlite.pruning import bury
