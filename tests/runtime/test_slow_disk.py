@@ -17,6 +17,7 @@ import pytest
 from counterfoil import Accepted, AsyncRuntime, Runtime
 from counterfoil.ledgers.sqlite import SqliteLedger
 from tests.ledgers.faulty_vfs import FaultyDisk
+from tests.support import eventually
 
 SYNC_S = 0.05
 # `submit` queues, `path` and `engine` are read; everything else of a ledger may wait for the disk or for a lock.
@@ -121,6 +122,33 @@ async def test_while_syncs_take_50_ms_the_loop_ticks_on(url: str, disk: FaultyDi
     assert statistics.median(away) < SYNC_S / 2
 
 
+async def test_a_handler_that_outlives_its_runtime_ends_the_life_off_the_loop(
+    url: str, disk: FaultyDisk, calls: list[tuple[str, int]]
+) -> None:
+    disk.sync_s = 0.0
+    under_way, go_on = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> str:
+        under_way.set()
+        while not go_on.is_set():
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:
+                continue
+        return "p"
+
+    async with AsyncRuntime(url, drain_timeout=0.0) as runtime:
+        call = asyncio.ensure_future(runtime.run("r").effect("e", run=stubborn, reconcile=lambda: None))
+        await under_way.wait()
+    assert "close" not in [name for name, _ in calls]
+    go_on.set()
+    await eventually(lambda: "close" in [name for name, _ in calls])
+    await asyncio.gather(call, return_exceptions=True)
+    here = threading.get_ident()
+    assert [name for name, thread in calls if thread == here] == []
+    assert here not in disk.threads
+
+
 async def test_a_call_with_a_pending_cancellation_reads_off_the_loop_and_stays_cancelled(
     url: str, disk: FaultyDisk, calls: list[tuple[str, int]]
 ) -> None:
@@ -153,3 +181,15 @@ async def test_a_call_with_a_pending_cancellation_reads_off_the_loop_and_stays_c
     here = threading.get_ident()
     assert [name for name, thread in calls if thread == here] == []
     assert here not in disk.threads
+
+
+@pytest.mark.rule("L7")
+async def test_a_refusal_that_comes_while_the_next_life_registers_waits_for_nothing(url: str) -> None:
+    async with AsyncRuntime(url) as runtime, runtime.run("r") as run:
+        await run.step("s", lambda: 1)
+        session = runtime._session
+        (epoch,) = session.own_epochs
+        session.retired(epoch)
+        with session._registering:  # as a worker thread has it, for as long as the disk takes
+            session.retired(epoch)
+        assert session.epoch() != epoch

@@ -70,7 +70,7 @@ class Asked:
 
     def _done(self, ended: asyncio.Task[Reply]) -> None:
         self._driver.tasks.discard(ended)
-        self._driver.session.release(self)
+        self._driver.session.release(self, on_loop=True)
         self._answer(Raised(asyncio.CancelledError()) if ended.cancelled() else ended.result())
 
     def _in_thread(self, handler: Callable[..., Any], given: tuple[Any, ...]) -> None:

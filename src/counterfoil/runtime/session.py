@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
+from counterfoil import threads
 from counterfoil.effects.scope import Memory, Scope
 from counterfoil.errors import CommitUnknown, ForkedLedger, LedgerError, LedgerReadOnly, OwnerRetired, UsageError
 from counterfoil.ledgers.urls import parse
@@ -186,12 +187,15 @@ class Session:
         """Note that a flow, or the call of a handler of the user, has begun."""
         self._physical.add(work)
 
-    def release(self, work: object) -> None:
-        """Note that one has really ended; the last one after closing ends the life."""
+    def release(self, work: object, *, on_loop: bool = False) -> None:
+        """Note that one has really ended; the last one after closing ends the life, never on an event loop."""
         # No lock: what is set first here is looked at last in `close`, and the other way round.
         self._physical.discard(work)
         if self.ending and not self._physical:
-            self._end()
+            if on_loop:
+                threads.submit(self._end_unwatched)
+            else:
+                self._end()
 
     def close(self) -> None:
         """End this life: at once, or when the last handler that still runs has really ended.
@@ -204,6 +208,11 @@ class Session:
                 return
             self.ending, self._ended = True, False
         if not self._physical:
+            self._end()
+
+    def _end_unwatched(self) -> None:
+        # Nobody is left to be told: what the ledger has is durable, and its locks are given back either way.
+        with suppress(LedgerError):
             self._end()
 
     def _end(self) -> None:
@@ -258,6 +267,9 @@ class Session:
 
     def retired(self, epoch: str) -> None:
         """Note that an epoch was refused; new handles get a fresh one."""
+        if self._epoch != epoch:
+            # It was noted before. Whoever registers the next one has the lock meanwhile, and this may be a loop.
+            return
         with self._registering:
             if self._epoch == epoch:
                 self._epoch = None
