@@ -1,0 +1,81 @@
+"""SIGKILL in the application's transactions: what was sold is what the receipts say, and nothing was sold twice."""
+
+import random
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from counterfoil import Runtime
+from counterfoil.protocol.legality import RunCheck
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def prepared(url: str) -> None:
+    with Runtime(url) as runtime, runtime.run("schema") as run:
+        run.transaction("sale", lambda connection: connection.execute("CREATE TABLE sale (name TEXT)") and None)
+
+
+def transacting(*words: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.effects.transacting", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def sold(url: str) -> list[str]:
+    def body(connection: sqlite3.Connection) -> list[str]:
+        return sorted(name for (name,) in connection.execute("SELECT name FROM sale").fetchall())
+
+    with Runtime(url) as runtime:
+        found: list[str] = runtime.run("judge").transaction("sold", body)
+    return found
+
+
+def receipts(url: str) -> list[str]:
+    """What the receipts say was sold; the checker must agree with every run."""
+    found: list[str] = []
+    with Runtime(url) as runtime:
+        for view in runtime.runs():
+            records = runtime.ledger.read(runtime.namespace, view.run_id)
+            assert RunCheck(runtime.namespace, view.run_id, records).findings == []
+            if view.run_id not in ("schema", "judge"):
+                found += [record.body["result"] for record in runtime.show(view.run_id) if record.phase == "committed"]
+    return sorted(found)
+
+
+@pytest.mark.rule("T1", "T4", "L2")
+@pytest.mark.parametrize(("engine", "colour"), [("apsw", "blocking")])
+def test_killed_before_and_after_every_statement_it_is_sold_once(tmp_path: Path, engine: str, colour: str) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db?engine={engine}"
+    prepared(url)
+    kills = transacting("points", url, colour)
+    # Two transactions with their receipts, each statement before and after.
+    assert kills > 60
+    assert sold(url) == sorted(f"r{number}/{name}" for number in range(1, kills + 2) for name in "ab")
+    assert receipts(url) == sold(url)
+
+
+@pytest.mark.rule("T1", "T4", "L2")
+@pytest.mark.parametrize(("engine", "colour"), [("apsw", "asyncio")])
+def test_killed_at_random_moments_what_is_sold_is_what_the_receipts_say(
+    tmp_path: Path, engine: str, colour: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db?engine={engine}"
+    prepared(url)
+    seed = random.randrange(1 << 30)
+    kills = transacting("storm", url, colour, str(seed))
+    found = sold(url)
+    assert kills > 10, f"seed {seed}"
+    assert len(found) > 10, f"seed {seed}"
+    assert len(set(found)) == len(found), f"seed {seed}"
+    assert receipts(url) == found, f"seed {seed}"
