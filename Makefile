@@ -14,7 +14,7 @@ SEEDS      ?= 20000
 WORKERS    ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check rules bench torture simulate docs pins clean
+.PHONY: help demo test coverage check rules bench torture simulate mutate docs pins clean
 
 help:
 	@echo "make demo      watch a worker survive 25 kills without sending anything twice"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench     measure, beside other libraries"
 	@echo "make torture   crash and kill at random              (DURATION_S=$(DURATION_S), SEED=...)"
 	@echo "make simulate  many seeded simulations of the flows  (SEEDS=$(SEEDS))"
+	@echo "make mutate    break the pure core one line at a time: does a test notice?"
 	@echo "make docs      write the generated pages of the documentation again"
 	@echo "make pins      resolve requirements/*.in again       (needs uv)"
 	@echo "make clean     remove everything that the targets above made, .venv included"
@@ -52,7 +53,7 @@ rules: $(VENV)/.run
 	@$(PY) tools/rules.py
 
 bench: $(VENV)/.bench
-	$(PY) -m benchmarks $(ARGS)
+	$(PY) -m benchmarks --plot build/bench.png $(ARGS)
 
 torture: $(VENV)/.dev
 	$(PY) -m tests.torture --duration-s $(DURATION_S) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -60,17 +61,20 @@ torture: $(VENV)/.dev
 simulate: $(VENV)/.dev
 	$(PY) -m tests.explore.campaign $(SEEDS)
 
+mutate: $(VENV)/.mutate
+	$(PY) tools/mutants.py $(ARGS)
+
 docs: $(VENV)/.run
 	$(PY) tools/docs.py
 
 pins:
-	cd requirements && for set in run dev bench; do \
+	cd requirements && for set in run dev bench mutate; do \
 	    uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet \
 	        --upgrade $$set.in -o $$set.txt || exit 1; \
 	done
 
 clean:
-	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist mutants htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One environment; each stamp says which set of pins is in it.
@@ -97,4 +101,9 @@ $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
 	@echo "Installing what is measured beside counterfoil ..." >&2
 	@$(PIP) install --require-hashes -r requirements/bench.txt
+	@touch $@
+
+$(VENV)/.mutate: $(VENV)/.dev requirements/mutate.txt
+	@echo "Installing what makes mutants ..." >&2
+	@$(PIP) install --require-hashes -r requirements/mutate.txt
 	@touch $@

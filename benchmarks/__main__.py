@@ -15,7 +15,7 @@ from typing import Any
 
 import apsw
 
-from benchmarks import footprint, ours, peers, raw, replay
+from benchmarks import endurance, footprint, ours, peers, plots, raw, replay
 from benchmarks.measure import Contender, Result, race
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="about 20 s instead of some minutes; rough")
     parser.add_argument("--json", metavar="FILE", help="write everything that was measured, too")
-    parser.add_argument("--plot", metavar="FILE", help="draw the rates (PNG)")
+    parser.add_argument("--plot", metavar="FILE", help="draw it (PNG)")
     parser.add_argument("--only", metavar="WORD", help="only the parts whose title has this word")
     parser.add_argument("--folder", help="where the ledgers are written; its disk is what is measured")
     chosen = parser.parse_args()
@@ -44,7 +44,8 @@ def main() -> None:
     if chosen.json:
         Path(chosen.json).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     if chosen.plot:
-        plot(found, chosen.plot)
+        Path(chosen.plot).parent.mkdir(parents=True, exist_ok=True)
+        plots.draw(found, chosen.plot)
 
 
 def machine() -> str:
@@ -60,9 +61,10 @@ def compared(contenders: list[Contender], *, base: str, aims: dict[str, float], 
 
     def part(folder: str, *, hurried: bool) -> dict[str, Any]:
         results = race(contenders, folder, rounds=4 if hurried else rounds, slice_s=0.03 if hurried else 0.06)
-        print(f"  {'':44}{'per second':>12}{'of ' + base:>20}{'aim':>8}")
+        print(f"  {'':38}{'per second':>12}{'of ' + base:>19}{'aim':>6}  ")
+        rates = [result.rate for result in results if result.trouble is None]
         for result in results:
-            _line(result, results[0], aims.get(result.name))
+            print(_line(result, results[0], aim=aims.get(result.name), among=rates))
         return {
             result.name: {"per_s": result.rate, "ratio": result.ratio(results[0]), "rates": result.rates}
             if result.trouble is None
@@ -73,12 +75,13 @@ def compared(contenders: list[Contender], *, base: str, aims: dict[str, float], 
     return part
 
 
-def _line(result: Result, base: Result, aim: float | None) -> None:
+def _line(result: Result, base: Result, *, aim: float | None, among: list[float]) -> str:
     if result.trouble is not None:
-        print(f"  {result.name:44}{result.trouble}")
-        return
+        return f"  {result.name:38}{result.trouble}"
     aimed = "" if aim is None else f"{aim:.2f}"
-    print(f"  {result.name:44}{result.rate:12,.0f}{result.ratio(base):20.3f}{aimed:>8}")
+    # From a third of the slowest, so that it has a bar too; each doubling is as long as any other.
+    drawn = plots.bar(result.rate, low=min(among) / 3, high=max(among), log=True)
+    return f"  {result.name:38}{result.rate:12,.0f}{result.ratio(base):19.3f}{aimed:>6}  {drawn}"
 
 
 def replayed(folder: str, *, hurried: bool) -> dict[str, Any]:
@@ -106,23 +109,16 @@ def show(what: str, value: str, aim: str = "") -> None:
     print(f"  {what:50}{value:>14}{aim:>16}")
 
 
-def plot(found: dict[str, Any], file: str) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    races = {title: rows for title, rows in found["parts"].items() if all(isinstance(r, dict) for r in rows.values())}
-    figure, axes = plt.subplots(len(races), 1, figsize=(9, 2.6 * len(races)), squeeze=False)
-    for axis, (title, rows) in zip(axes[:, 0], races.items(), strict=True):
-        drawn = {name: row["per_s"] for name, row in rows.items() if "per_s" in row}
-        bars = axis.barh(list(drawn), list(drawn.values()), color="#4c72b0")
-        axis.bar_label(bars, fmt="{:,.0f}", padding=3)
-        axis.set_title(f"{title}, per second", loc="left")
-        axis.set_xscale("log")
-        axis.invert_yaxis()
-    figure.tight_layout()
-    figure.savefig(file, dpi=110)
+def lived(folder: str, *, hurried: bool) -> dict[str, Any]:
+    samples = endurance.measure(f"{folder}/life", 50_000 if hurried else 1_000_000)
+    found = endurance.summary(samples)
+    for text in plots.curve(samples):
+        print(f"  {text}")
+    print()
+    show("runs of 10 effects each, in one process", f"{found['runs']:,.0f}", "" if hurried else "100,000")
+    show("processor time for an effect, last fifth to first", f"{found['cost_ratio']:.2f}", "at most 1.10")
+    show("memory, last fifth less first, MiB", f"{found['grown_mib']:+.1f}", "under 5")
+    return {**found, "samples": samples}
 
 
 def callers(count: int, *more: Contender, aim: float | None = None) -> Any:
@@ -174,6 +170,7 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     ),
     "replay": replayed,
     "footprint": measured,
+    "endurance": lived,
 }
 
 
