@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 # Names are imported when they are first used: a program that only mentions counterfoil does not pay for it,
 # and asyncio comes with the asynchronous colour alone.
 if TYPE_CHECKING:
+    from counterfoil.broker.contracts import Keyed, LookUp, Proof, When
     from counterfoil.effects.effect import UNASKABLE
     from counterfoil.errors import (
         Conflict,
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     )
     from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, Rejected, Uncertain
     from counterfoil.recipients.function import Recipient
+    from counterfoil.recipients.http.recipient import HTTP
     from counterfoil.runtime.aio import AsyncRuntime
     from counterfoil.runtime.arguments import Retry
     from counterfoil.runtime.async_run import AsyncRun
+    from counterfoil.runtime.contracts import Contract
     from counterfoil.runtime.handlers import Context
     from counterfoil.runtime.run import Run
     from counterfoil.runtime.sync import Runtime
@@ -42,12 +45,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "HTTP",
     "UNASKABLE",
     "Accepted",
     "AsyncRun",
     "AsyncRuntime",
     "Conflict",
     "Context",
+    "Contract",
     "CounterfoilError",
     "Decision",
     "DeliveryConflict",
@@ -59,14 +64,17 @@ __all__ = [
     "Failed",
     "FingerprintKeyUnknown",
     "ForkedLedger",
+    "Keyed",
     "LedgerCorrupt",
     "LedgerError",
     "LedgerReadOnly",
     "LedgerUnavailable",
+    "LookUp",
     "NameConflict",
     "NotSerializable",
     "Outcome",
     "OwnerRetired",
+    "Proof",
     "Recipient",
     "RecipientError",
     "Rejected",
@@ -77,6 +85,7 @@ __all__ = [
     "Runtime",
     "Uncertain",
     "UsageError",
+    "When",
 ]
 
 _HOMES: dict[str, tuple[str, ...]] = {
@@ -112,6 +121,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Uncertain",
     ),
     "counterfoil.recipients.function": ("Recipient",),
+    "counterfoil.recipients.http.recipient": ("HTTP",),
+    "counterfoil.runtime.contracts": ("Contract",),
+    "counterfoil.broker.contracts": ("Keyed", "LookUp", "Proof", "When"),
     "counterfoil.runtime.aio": ("AsyncRuntime",),
     "counterfoil.runtime.async_run": ("AsyncRun",),
     "counterfoil.runtime.arguments": ("Retry",),

@@ -1,0 +1,104 @@
+"""HTTP/2, for reads: one stream on a connection of its own."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, StreamReset
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+
+from counterfoil.recipients.http.facts import Facts
+from counterfoil.recipients.http.headers import Headers
+from counterfoil.recipients.http.talk import Body, Cut, Limits, Talk, Unprocessed
+from counterfoil.recipients.http.urls import Url
+
+STREAM: Final = 1
+
+
+class Http2(Talk):
+    """HTTP/2: what proves that the recipient did not process the request is told apart from all the rest."""
+
+    def __init__(self, facts: Facts, limits: Limits) -> None:
+        self._facts = facts
+        self._limits = limits
+        self._state = H2Connection(H2Configuration(client_side=True, header_encoding="latin-1"))
+        self._body = Body(facts, limits)
+        self._fed = 0
+        self._ended = False
+
+    def head(self, method: str, url: Url, *, headers: Headers) -> bytes:
+        """Return the connection's opening and the request, which has no body."""
+        state = self._state
+        bounds = {
+            SettingCodes.ENABLE_PUSH: 0,
+            SettingCodes.MAX_CONCURRENT_STREAMS: 1,
+            SettingCodes.MAX_HEADER_LIST_SIZE: self._limits.head_bytes,
+        }
+        state.local_settings = Settings(client=True, initial_values=bounds)
+        state.initiate_connection()
+        pseudo = [(":method", method), (":authority", url.authority), (":scheme", url.scheme), (":path", url.wire)]
+        lines = [*pseudo, *((name.lower(), value) for name, value in headers)]
+        state.send_headers(STREAM, [(n.encode(), v.encode("latin-1")) for n, v in lines], end_stream=True)
+        return state.data_to_send()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the answer is whole."""
+        return self._ended
+
+    def to_send(self) -> bytes:
+        """Return acknowledgements of settings, pings and data."""
+        return self._state.data_to_send()
+
+    def feed(self, data: bytes) -> None:
+        """Take in what arrived."""
+        facts = self._facts
+        if not data:
+            raise Cut("cut-response" if facts.status is not None else "no-response")
+        self._fed += len(data)
+        try:
+            events = self._state.receive_data(data)
+            for event in events:
+                self._event(event)
+        except ProtocolError:
+            raise Cut("malformed-response") from None
+        if facts.status is None and self._fed > self._limits.head_bytes + 65_536:
+            raise Cut("malformed-response", reason="head-bound")
+
+    def _event(self, event: Any) -> None:
+        facts = self._facts
+        if isinstance(event, ResponseReceived) and event.stream_id == STREAM:
+            lines = [(str(name), str(value)) for name, value in event.headers or ()]
+            codes = [value for name, value in lines if name == ":status"]
+            if len(codes) != 1 or len(codes[0]) != 3 or not codes[0].isdigit():
+                raise Cut("malformed-response")
+            facts.status = int(codes[0])
+            facts.headers = tuple((name, value) for name, value in lines if not name.startswith(":"))
+            facts.reached = "answer-body"
+        elif isinstance(event, DataReceived) and event.stream_id == STREAM:
+            self._state.acknowledge_received_data(event.flow_controlled_length or 0, STREAM)
+            self._body.add(event.data or b"")
+        elif isinstance(event, StreamEnded) and event.stream_id == STREAM:
+            self._ended = facts.status is not None
+        elif isinstance(event, StreamReset) and event.stream_id == STREAM:
+            code = _named(event.error_code)
+            if event.error_code == ErrorCodes.REFUSED_STREAM and facts.status is None:
+                raise Unprocessed("refused-stream", code=code)
+            raise Cut("reset", code=code)
+        elif isinstance(event, ConnectionTerminated) and not self._ended:
+            last = event.last_stream_id or 0
+            facts.more |= {"goaway": {"last_stream": last, "code": _named(event.error_code)}}
+            if last < STREAM and facts.status is None:
+                raise Unprocessed("goaway")
+
+    def finish(self) -> None:
+        """Put the body into the facts."""
+        self._body.finish()
+
+
+def _named(code: Any) -> str:
+    return code.name if isinstance(code, ErrorCodes) else str(code)
