@@ -18,7 +18,7 @@ import msgspec
 from counterfoil.effects.asking import settle_by_asking
 from counterfoil.effects.call import UNASKABLE, EffectCall, Unaskable, unresolved
 from counterfoil.effects.conclude import append_held, conclude, release
-from counterfoil.effects.evidence import accepted_before, close, proof_of, refuse, verified
+from counterfoil.effects.evidence import accepted_before, close, proof_of, refuse, told, verified
 from counterfoil.effects.record import entry_of, record
 from counterfoil.effects.scope import Held, Scope
 from counterfoil.effects.step import longest, until
@@ -277,6 +277,7 @@ async def _perform(scope: Scope, call: EffectCall, attempt: Attempt) -> Outcome[
 
 
 async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: Any) -> Outcome[msgspec.Raw] | None:
+    value, evidence = told(value)
     try:
         proof = proof_of(call.encode, value)
     except NotSerializable as error:
@@ -292,7 +293,7 @@ async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: 
         await refuse(scope, call.name, attempt.number, via="run", value=value, proof=proof)
         await release(scope, call, attempt, why="proof-rejected")
         raise unresolved(call, "proof-rejected", "verify refused what its run returned", ran="unknown")
-    body = codec.OutcomeBody(via="run", proof=msgspec.Raw(proof))
+    body = codec.OutcomeBody(via="run", proof=msgspec.Raw(proof), evidence=evidence)
     if not await conclude(scope, call, attempt.number, phase="accepted", body=body, ran="yes", proof=value):
         return None
     # Accepted by this attempt: whatever became of earlier ones, this is how all of them ended (rule O3).

@@ -10,8 +10,9 @@ import msgspec
 from counterfoil.effects.record import record
 from counterfoil.effects.scope import Scope, Verifier
 from counterfoil.errors import EffectRan, EffectUnresolved, LedgerError, NotSerializable, UsageError
+from counterfoil.outcomes import Accepted
 from counterfoil.protocol import codec, records, slots, states
-from counterfoil.protocol.history import Attempt, look
+from counterfoil.protocol.history import Attempt, evidence_body, look
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Call, Raised, Read, Returned
 
@@ -29,6 +30,13 @@ def proof_of(encode: Callable[[Any], bytes], value: Any) -> bytes:
             hint="a proof is the recipient's name for the effect, not its content",
         )
     return proof
+
+
+def told(value: Any) -> tuple[Any, codec.EvidenceBody | None]:
+    """Take apart what a handler returned: a proof, or an `Accepted` that carries its own evidence (rule O6)."""
+    if isinstance(value, Accepted):
+        return value.proof, evidence_body(value.evidence)
+    return value, None
 
 
 async def verified(
