@@ -16,6 +16,7 @@ from counterfoil.recipients.http.authority import CodeAuthority
 from counterfoil.recipients.http.exchange import Exchange
 from counterfoil.recipients.http.facts import Facts
 from counterfoil.recipients.http.look_ups import Question
+from counterfoil.recipients.http.meaning import READS
 from counterfoil.recipients.http.refusal import Refused
 from counterfoil.recipients.http.request import Given, Request
 from counterfoil.recipients.http.talk import Limits
@@ -71,9 +72,9 @@ class Operation:
             retryable=contract is not None and contract.retryable is True,
             keep_key=contract is not None and contract.keep_key,
         )
-        if contract is not None and contract.look_up is not None and request.fault is None:
+        if self._look_up is not None and request.fault is None:
             # Found out now, not when a crash has made the look-up necessary.
-            Question(contract.look_up, "", request.json)
+            Question(self._look_up, "", request.json)
 
     def __repr__(self) -> str:
         # Neither the query nor the headers: either may hold what is nobody's business.
@@ -185,7 +186,9 @@ class Operation:
 
     @property
     def _look_up(self) -> Any:
-        return None if self._http.contract is None else self._http.contract.look_up
+        # A read leaves nothing behind that could be looked up; the look-up itself is one.
+        contract = self._http.contract
+        return None if contract is None or self._request.method in READS else contract.look_up
 
     def _question(self, context: Any) -> tuple[Question, Operation]:
         question = Question(self._look_up, context.key, self._request.json)
