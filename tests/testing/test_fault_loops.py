@@ -13,10 +13,11 @@ from counterfoil.errors import CommitUnknown, LedgerUnavailable
 from counterfoil.ledgers.memory import MemoryLedger
 from counterfoil.protocol.history import look
 from counterfoil.protocol.requests import Append, Filled, Read
-from counterfoil.testing.conformance import NAMESPACE, LedgerConformance
+from counterfoil.testing.conformance import LedgerConformance
 from counterfoil.testing.crash_points import Report, examine
 from counterfoil.testing.recipients import MailSink, Payee
 from counterfoil.testing.stage import LedgerFaults, faulty
+from counterfoil.testing.suite import NAMESPACE
 from tests.explore.zoo import patched
 
 pytestmark = pytest.mark.rule("N4")

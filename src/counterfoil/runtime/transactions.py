@@ -98,6 +98,8 @@ def _through_sqlalchemy(body: Callable[[Any], Any], connection: Any) -> Any:
     lent = _Lent(connection)
     engine = sqlalchemy.create_engine(f"{dialect}://", creator=lambda: lent, poolclass=sqlalchemy.pool.NullPool)
     with engine.connect() as over:
+        # Begun for it: a session that joins an open transaction uses savepoints and leaves the transaction alone.
+        over.begin()
         lent.guarded = True
         try:
             value = body(over)
