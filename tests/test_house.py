@@ -170,7 +170,8 @@ def test_only_the_command_line_reads_the_environment() -> None:
     expect_none(
         module.at(node)
         for module in package()
-        if module.room != "cli"
+        # A `Secret("env:NAME")` reads the variable that the caller's own code names, when it is needed.
+        if module.room != "cli" and module.path.as_posix() != "recipients/secret.py"
         for node in ast.walk(module.tree)
         if (isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv"})
         or (

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 # Names are imported when they are first used: a program that only mentions counterfoil does not pay for it,
 # and asyncio comes with the asynchronous colour alone.
 if TYPE_CHECKING:
+    from counterfoil.broker.budgets import Budget
     from counterfoil.broker.contracts import Keyed, LookUp, Proof, When
+    from counterfoil.broker.grants import Grant
     from counterfoil.effects.effect import UNASKABLE
     from counterfoil.errors import (
         Conflict,
@@ -33,9 +35,12 @@ if TYPE_CHECKING:
     from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, Rejected, Uncertain
     from counterfoil.recipients.function import Recipient
     from counterfoil.recipients.http.recipient import HTTP
+    from counterfoil.recipients.secret import Secret
     from counterfoil.runtime.aio import AsyncRuntime
     from counterfoil.runtime.arguments import Retry
+    from counterfoil.runtime.async_broker import AsyncActivation, AsyncBroker
     from counterfoil.runtime.async_run import AsyncRun
+    from counterfoil.runtime.broker import Activation, Broker
     from counterfoil.runtime.contracts import Contract
     from counterfoil.runtime.handlers import Context
     from counterfoil.runtime.run import Run
@@ -48,8 +53,13 @@ __all__ = [
     "HTTP",
     "UNASKABLE",
     "Accepted",
+    "Activation",
+    "AsyncActivation",
+    "AsyncBroker",
     "AsyncRun",
     "AsyncRuntime",
+    "Broker",
+    "Budget",
     "Conflict",
     "Context",
     "Contract",
@@ -64,6 +74,7 @@ __all__ = [
     "Failed",
     "FingerprintKeyUnknown",
     "ForkedLedger",
+    "Grant",
     "Keyed",
     "LedgerCorrupt",
     "LedgerError",
@@ -83,6 +94,7 @@ __all__ = [
     "RunCancelled",
     "RunPruned",
     "Runtime",
+    "Secret",
     "Uncertain",
     "UsageError",
     "When",
@@ -124,6 +136,17 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "counterfoil.recipients.http.recipient": ("HTTP",),
     "counterfoil.runtime.contracts": ("Contract",),
     "counterfoil.broker.contracts": ("Keyed", "LookUp", "Proof", "When"),
+    "counterfoil.runtime.broker": (
+        "Activation",
+        "Broker",
+    ),
+    "counterfoil.runtime.async_broker": (
+        "AsyncActivation",
+        "AsyncBroker",
+    ),
+    "counterfoil.broker.budgets": ("Budget",),
+    "counterfoil.broker.grants": ("Grant",),
+    "counterfoil.recipients.secret": ("Secret",),
     "counterfoil.runtime.aio": ("AsyncRuntime",),
     "counterfoil.runtime.async_run": ("AsyncRun",),
     "counterfoil.runtime.arguments": ("Retry",),
@@ -134,6 +157,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _ROOMS = (
+    "broker",
     "effects",
     "errors",
     "ledgers",

@@ -177,7 +177,7 @@ class Decision:
     new_name: str | None = None
 
 
-_RANK = {Accepted: 0, Uncertain: 1, Failed: 2, Rejected: 3}
+_RANKED = (Accepted, Uncertain, Failed, Rejected)
 
 
 def combine(outcomes: list[Outcome[Any]]) -> Outcome[Any]:
@@ -187,4 +187,5 @@ def combine(outcomes: list[Outcome[Any]]) -> Outcome[Any]:
     Of several that rank alike the latest speaks.
     """
     latest_first: list[Outcome[Any]] = outcomes[::-1]
-    return min(latest_first, key=lambda outcome: _RANK[type(outcome)])
+    # By type and not by class: a recipient's outcomes may be of classes of their own.
+    return min(latest_first, key=lambda outcome: next(i for i, kind in enumerate(_RANKED) if isinstance(outcome, kind)))

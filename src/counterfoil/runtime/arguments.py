@@ -49,7 +49,8 @@ class Retry:
         keys.seconds(self.backoff_max_s, "backoff_max_s")
 
 
-def _retry(policy: Any) -> codec.RetryBody | None:
+def recorded_retry(policy: Any) -> codec.RetryBody | None:
+    """Check a retry policy and make what is recorded of it; None stays None."""
     if policy is None:
         return None
     if not isinstance(policy, Retry):
@@ -69,7 +70,9 @@ def step_call(name: str, body: Any, *, inputs: Any, retry: Any, result_type: Any
         raise UsageError(f"a step's body is a callable, not {type(body).__name__}")
     handler(body, "the step's body")
     coded = coder(result_type, RESULT)
-    call = StepCall(name=name, body=body, inputs=canonical(inputs, "inputs"), retry=_retry(retry), encode=coded.encode)
+    call = StepCall(
+        name=name, body=body, inputs=canonical(inputs, "inputs"), retry=recorded_retry(retry), encode=coded.encode
+    )
     return call, coded
 
 
@@ -155,7 +158,7 @@ def effect_call(
         reconcile_timeout_s=timeout_s,
         visibility_s=keys.seconds(visibility, "visibility"),
         verifier=None if verify is None else Verifier(verify, coded.decode, timeout_s),
-        retry=_retry(retry),
+        retry=recorded_retry(retry),
         retryable=retryable,
         keep_key=keep_key,
         encode=coded.encode,

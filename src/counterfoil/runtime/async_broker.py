@@ -1,0 +1,338 @@
+"""`AsyncBroker`: immediate operations on a loop. Every name means what it means in `Broker`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from counterfoil.broker.budgets import Budget
+from counterfoil.broker.calls import Authority, Proposal
+from counterfoil.broker.grants import Grant
+from counterfoil.broker.perform import Admission, Attempted, Backoff, Ended, Intended, Performed, admit, attempts, work
+from counterfoil.broker.reports import Report
+from counterfoil.effects import activation as flows
+from counterfoil.effects.scope import Scope
+from counterfoil.errors import CounterfoilError, UsageError
+from counterfoil.outcomes import Outcome
+from counterfoil.ports.recipient import Operation
+from counterfoil.protocol import keys
+from counterfoil.runtime import brokerage
+from counterfoil.runtime.aio import AsyncRuntime
+from counterfoil.runtime.arguments import Retry
+from counterfoil.runtime.broker import DRAIN_S
+from counterfoil.runtime.brokerage import Brokerage, Trail
+from counterfoil.runtime.looped_work import Bell, looped
+from counterfoil.runtime.proposals import Proposed, proposed
+
+P = TypeVar("P")
+
+
+class AsyncBroker:
+    """Immediate operations on the running loop; the arguments are those of `Broker`, with an `AsyncRuntime`."""
+
+    def __init__(
+        self,
+        runtime: AsyncRuntime | None = None,
+        *,
+        policy: Callable[[Proposal], Any] | None = None,
+        audit: str = "off",
+        concurrency: int = 64,
+    ) -> None:
+        if runtime is not None and not isinstance(runtime, AsyncRuntime):
+            raise UsageError(
+                f"AsyncBroker takes an AsyncRuntime or None, not {type(runtime).__name__}",
+                hint="Broker takes a Runtime",
+            )
+        self._runtime = runtime
+        self._idle: Bell | None = None
+        self._shared = Brokerage(
+            None if runtime is None else runtime._session,
+            policy=policy,
+            audit=audit,
+            concurrency=concurrency,
+            changed=self._changed,
+        )
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def activation(
+        self,
+        *,
+        principal: str = "default",
+        grants: Iterable[Grant] = (),
+        budget: Budget | None = None,
+        deadline_s: float = 30.0,
+    ) -> AsyncActivation:
+        """Make the scope in which operations may be performed; enter it in an `async with` block."""
+        authority, trail = self._shared.authority(principal, grants=grants, budget=budget, deadline_s=deadline_s)
+        return AsyncActivation(self, authority, trail)
+
+    def report(self) -> Report:
+        """Say what is still owned; nothing is awaited."""
+        return self._shared.report()
+
+    async def close(self, *, timeout_s: float = DRAIN_S) -> Report:
+        """Shut down: take no new calls, wait for those under way, and end what is left at the deadline.
+
+        Args:
+            timeout_s: seconds to wait.
+
+        Returns:
+            What is still owned then.
+        """
+        keys.seconds(timeout_s, "timeout_s")
+        self._shared.desk.shut()
+        self._idle = Bell()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.until(lambda: self._shared.idle)
+        self._shared.desk.end_all()
+        return self.report()
+
+    def _changed(self) -> None:
+        if self._idle is not None:
+            self._idle.ring()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- the audit
+
+    async def _clear_up(self) -> None:
+        if not self._shared.audited:
+            return
+        assert self._runtime is not None
+        for scope in await self._runtime._driver.blocking(self._shared.leftovers):
+            # What cannot be cleared up now is left as it is; new calls meet the same ledger.
+            with suppress(CounterfoilError):
+                await self._recorded(scope, flows.clear_up(scope))
+
+    async def _recorded(self, scope: Scope, flow: Any) -> Any:
+        assert self._runtime is not None
+        try:
+            driver = self._runtime._driver
+        except CounterfoilError:
+            flow.close()
+            raise
+        return await driver.run(scope, flow)
+
+    async def _conclude(self, made: brokerage.Attempted, late: Outcome[Any] | None) -> None:
+        error: BaseException | None = None
+        try:
+            assert made.scope is not None
+            await self._recorded(made.scope, self._shared.concluding(made, late))
+        except CounterfoilError as raised:
+            error = raised
+        if self._shared.concluded(made, error):
+            await self._finish(made.trail)
+
+    async def _abandon(self, made: brokerage.Attempted, reason: str) -> None:
+        """Have it recorded that the attempt was due and is not made."""
+        assert made.scope is not None
+        assert made.entry is not None
+        with suppress(CounterfoilError):
+            await self._recorded(made.scope, flows.abandon(made.entry, reason))
+
+    async def _finish(self, trail: Trail) -> None:
+        with suppress(CounterfoilError):
+            await self._recorded(self._shared.scope(trail), flows.finish())
+
+
+class AsyncActivation:
+    """The scope in which grants and budget are valid; made by `AsyncBroker.activation`."""
+
+    def __init__(self, broker: AsyncBroker, authority: Authority, trail: Trail) -> None:
+        self._broker = broker
+        self._shared = broker._shared
+        self._authority = authority
+        self._trail = trail
+        self._entered = False
+
+    async def __aenter__(self) -> Self:
+        if self._entered:
+            raise UsageError("this activation was entered before", hint="make another one", code="entered-twice")
+        await self._broker._clear_up()
+        self._shared.begin(self._authority)
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shared.desk.end(self._authority, "activation-over")
+        if self._shared.left(self._trail):
+            await self._broker._finish(self._trail)
+
+    def revoke(self) -> Done:
+        """Take its authority away; see `Activation.revoke`. It is done on return, and may be awaited like the rest."""
+        self._shared.desk.end(self._authority, "revoked")
+        return Done()
+
+    def cancel(self) -> None:
+        """End the calls under way, as a cancelled task does, and take no new ones."""
+        self._shared.desk.end(self._authority, "cancelled")
+
+    async def perform(
+        self, operation: Operation[P], *, timeout_s: float | None = None, retry: Retry | None = None
+    ) -> Outcome[P]:
+        """Perform an operation now, and say how it ended; see `Activation.perform`.
+
+        The work is a task of the library's: a cancelled caller leaves at once, and its work is told to stop. The
+        `CancelledError` then carries what the caller would have been told as `outcome`.
+        """
+        if not self._entered:
+            raise UsageError("the activation is not open", hint="use it in an `async with` block", code="not-entered")
+        asked = proposed(operation, principal=self._authority.principal, retry=retry)
+        return await _Performing(self, asked, timeout_s).outcome()
+
+
+class Done:
+    """What has been done already; it may be awaited."""
+
+    def __await__(self) -> Any:
+        return iter(())
+
+
+class _Performing:
+    """One operation's attempts, driven from the caller's task."""
+
+    def __init__(self, activation: AsyncActivation, asked: Proposed, timeout_s: float | None) -> None:
+        self._broker = activation._broker
+        self._shared = activation._shared
+        self._authority = activation._authority
+        self._trail = activation._trail
+        self._asked = asked
+        self._terms = self._shared.terms(self._authority, asked, timeout_s)
+        self._name = self._shared.name(self._trail, asked)
+        self._bell = Bell()
+
+    async def outcome(self) -> Outcome[Any]:
+        """Make the attempts that the policy allows."""
+        flow = attempts()
+        answer: Any = None
+        while True:
+            try:
+                request = flow.send(answer)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            answer = None
+            if isinstance(request, Attempted):
+                answer = await self._attempt(request.number)
+            else:
+                assert isinstance(request, Backoff)
+                await self._back_off(request)
+
+    async def _back_off(self, request: Backoff) -> None:
+        ended = self._shared.ended(self._authority, self._bell.ring, listening=True)
+        try:
+            if not ended:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(request.seconds):
+                        await self._bell.until(lambda: self._authority.ended is not None)
+        finally:
+            self._shared.ended(self._authority, self._bell.ring, listening=False)
+
+    async def _attempt(self, number: int) -> tuple[Outcome[Any], float | None]:
+        made = self._shared.attempt(
+            self._trail,
+            self._authority,
+            self._asked,
+            terms=self._terms,
+            name=self._name,
+            number=number,
+            wake=self._bell.ring,
+        )
+        call, desk = made.call, self._shared.desk
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(max(0.0, call.deadline - desk.now()), desk.close, call, "deadline")
+        try:
+            if (refused := await self._admitted(made)) is not None:
+                if number > 1 and self._shared.audited:
+                    await self._broker._abandon(made, refused.evidence.kind)
+                return refused, None
+            self._broker._spawn(self._work(made))
+            await self._bell.until(lambda: call.told)
+        except asyncio.CancelledError as cancelled:
+            desk.close(call, "cancelled")
+            cancelled.outcome = call.outcome  # type: ignore[attr-defined]
+            raise
+        finally:
+            timer.cancel()
+            self._owed(made)
+        if made.interrupt is not None:
+            raise made.interrupt
+        assert call.outcome is not None
+        return call.outcome, call.pause_s
+
+    def _owed(self, made: brokerage.Attempted) -> None:
+        """Have it recorded what the caller is told who leaves before the work is over."""
+        if made.call.audited and made.call.stops is None and not made.concluded:
+            self._broker._spawn(self._broker._conclude(made, None))
+
+    async def _admitted(self, made: brokerage.Attempted) -> Any:
+        flow = admit(self._shared.desk, made.call)
+        while True:
+            try:
+                request = flow.send(None)
+            except StopIteration as done:
+                return done.value
+            assert isinstance(request, Admission)
+            try:
+                await self._bell.until(lambda: made.call.permitted or made.call.outcome is not None)
+            except asyncio.CancelledError:
+                # The flow gives back what it had reserved, and its refusal is what the caller would have been told.
+                self._shared.desk.close(made.call, "cancelled")
+                with suppress(StopIteration):
+                    flow.send(None)
+                raise
+
+    async def _work(self, made: brokerage.Attempted) -> None:
+        """Do the work to its end, whatever becomes of the caller."""
+        flow = work(self._shared.desk, made.call, terms=self._terms)
+        answer: Any = None
+        while True:
+            try:
+                request = flow.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            if isinstance(request, Performed):
+                answer = made.judged(await looped(made.work))
+            elif isinstance(request, Intended):
+                answer = await self._intended(made)
+            else:
+                assert isinstance(request, Ended)
+                await self._ended(made, request.late)
+
+    async def _intended(self, made: brokerage.Attempted) -> Any:
+        shared = self._shared
+        if not shared.required:
+            shared.expect(made)
+            return None
+        assert made.scope is not None
+        assert made.entry is not None
+        try:
+            await self._broker._recorded(made.scope, flows.intend(made.entry))
+        except CounterfoilError as error:
+            return shared.refused(made, error)
+        shared.expect(made)
+        return None
+
+    async def _ended(self, made: brokerage.Attempted, late: Outcome[Any] | None) -> None:
+        if self._shared.required or self._terms.retry is not None:
+            # Attempts of one operation are recorded one after the other.
+            await self._broker._conclude(made, late)
+        else:
+            self._broker._spawn(self._broker._conclude(made, late))
