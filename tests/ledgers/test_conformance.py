@@ -1,13 +1,18 @@
 """The public suite, for every ledger that we ship."""
 
+import os
 import pkgutil
 import tempfile
+from collections.abc import Iterator
 from importlib import import_module
+from itertools import count
+from typing import Any
 
 import pytest
 
 from counterfoil import ledgers
 from counterfoil.ledgers.memory import MemoryLedger
+from counterfoil.ledgers.postgres import PostgresLedger
 from counterfoil.ledgers.sqlite import SqliteLedger
 from counterfoil.ports.ledger import Ledger
 from counterfoil.testing.conformance import LedgerConformance
@@ -40,6 +45,22 @@ class TestSqliteWithSqlite3(_Sqlite):
     engine = "sqlite3"
 
 
+class TestPostgres(LedgerConformance):
+    _numbers = count(1)
+    url: str
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, postgres_clusters: Any) -> Iterator[None]:
+        cluster = postgres_clusters(18)
+        cls.url = cluster.database(name := f"conformance_{os.getpid()}")
+        yield
+        cluster.drop(name)
+
+    def make_ledger(self) -> Ledger:
+        return PostgresLedger(self.url, schema=f"test_{next(self._numbers)}")
+
+
 RULE_PARTS = ("W", "L")
 
 
@@ -51,7 +72,7 @@ def test_every_ledger_that_ships_is_held_to_the_suite_in_both_colours() -> None:
         for name in vars(import_module(module.name))
         if name.endswith("Ledger") and name not in ("Ledger", "ForkedLedger")
     }
-    assert shipped == {"MemoryLedger", "SqliteLedger"}
+    assert shipped == {"MemoryLedger", "SqliteLedger", "PostgresLedger"}
     tests = [name for name in dir(LedgerConformance) if name.startswith("test_")]
     assert len(tests) >= 20
     suite = TestMemory()

@@ -13,7 +13,7 @@ import pytest
 from counterfoil.errors import LedgerUnavailable, UsageError
 from counterfoil.ledgers.memory import MemoryLedger
 from counterfoil.ledgers.sqlite import SqliteLedger
-from counterfoil.ledgers.urls import SqliteUrl, parse
+from counterfoil.ledgers.urls import PostgresUrl, SqliteUrl, parse
 
 
 def test_a_relative_path_is_looked_up_when_the_ledger_is_opened(tmp_path, monkeypatch):
@@ -75,7 +75,18 @@ def test_each_memory_ledger_is_a_new_one():
         "memory:x",
         "http://example.org/shop.db",
         "file:shop.db",
-        "postgresql://localhost/shop",
+        "postgresql:shop",
+        "postgresql://localhost/shop?pool=0",
+        "postgresql://localhost/shop?pool=many",
+        "postgresql://localhost/shop?pool=2&pool=2",
+        "postgresql://localhost/shop?timeout=0",
+        "postgresql://localhost/shop?beat=-1",
+        "postgresql://localhost/shop?poll=never",
+        "postgresql://localhost/shop?schema=pg_catalog",
+        "postgresql://localhost/shop?schema=it's",
+        "postgresql://localhost/shop?schema=",
+        "postgresql://localhost/shop?sslmod=require",
+        "postgresql://localhost:port/shop",
         "nats://localhost",
         None,
         7,
@@ -98,10 +109,21 @@ def test_a_weaker_sync_is_refused(tmp_path, level):
 
 
 def test_a_ledger_that_this_version_has_not_is_named():
-    with pytest.raises(UsageError, match="PostgreSQL"):
-        parse("postgresql://localhost/shop")
     with pytest.raises(UsageError, match="JetStream"):
         parse("nats://localhost:4222")
+
+
+def test_what_is_ours_is_taken_out_of_a_postgresql_url_and_the_rest_is_libpqs():
+    url = parse("postgresql://u:p@h:1/d?schema=books&sslmode=require&pool=2&timeout=7&beat=0.5&poll=2")
+    conninfo = "postgresql://u:p@h:1/d?sslmode=require"
+    assert url == PostgresUrl(conninfo=conninfo, schema="books", pool=2, timeout_s=7.0, beat_s=0.5, poll_s=2.0)
+    assert "u:p" not in repr(url)
+
+
+def test_a_missing_psycopg_is_named_when_the_url_is_read(monkeypatch):
+    monkeypatch.setattr("counterfoil.ledgers.urls.find_spec", without("psycopg"))
+    with pytest.raises(UsageError, match=r"counterfoil\[postgres\]"):
+        parse("postgresql://localhost/shop")
 
 
 def without(missing):

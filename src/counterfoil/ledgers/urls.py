@@ -1,4 +1,4 @@
-"""Ledger URLs, as SQLAlchemy writes them: `sqlite:///relative.db`, `memory:`."""
+"""Ledger URLs, as SQLAlchemy writes them: `sqlite:///relative.db`, `postgresql://host/database`, `memory:`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ import msgspec
 from counterfoil.errors import UsageError
 from counterfoil.ports.ledger import Ledger
 
-_FORMS: Final = "write sqlite:///relative.db, sqlite:////absolute.db or memory:"
-_LATER: Final = {"postgresql": "PostgreSQL", "postgres": "PostgreSQL", "nats": "NATS JetStream"}
+_FORMS: Final = "write sqlite:///relative.db, sqlite:////absolute.db, postgresql://host/database or memory:"
+_LATER: Final = {"nats": "NATS JetStream"}
+_POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _ENGINES: Final = ("apsw", "sqlite3")
 _SYNCHRONOUS: Final = ("full", "extra")
+# What is ours; every other option of a postgresql:// URL is libpq's.
+_OWN_OPTIONS: Final = ("schema", "pool", "timeout", "beat", "poll")
+_POOL_MAX: Final = 64
 
 
 class LedgerUrl(Protocol):
@@ -74,6 +78,44 @@ class SqliteUrl(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class PostgresUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """A PostgreSQL database.
+
+    Args:
+        conninfo: the address as libpq takes it, with its own options.
+        schema: the ledger's schema.
+        pool: connections at most.
+        timeout_s: how long to wait for a connection, a lock and an answer, in seconds.
+        beat_s: seconds between two beats of an owner.
+        poll_s: look this often instead of listening, in seconds; None: listen.
+    """
+
+    conninfo: str
+    schema: str = "counterfoil"
+    pool: int = 3
+    timeout_s: float = 30.0
+    beat_s: float = 5.0
+    poll_s: float | None = None
+
+    def open(self, *, migrate: bool = True) -> Ledger:
+        """Connect, and bring the schema up to date unless `migrate` is false."""
+        from counterfoil.ledgers.postgres import PostgresLedger
+
+        return PostgresLedger(
+            self.conninfo,
+            schema=self.schema,
+            pool=self.pool,
+            timeout_s=self.timeout_s,
+            beat_s=self.beat_s,
+            poll_s=self.poll_s,
+            migrate=migrate,
+        )
+
+    def __repr__(self) -> str:
+        # The address may hold a password.
+        return f"PostgresUrl(schema={self.schema!r}, pool={self.pool})"
+
+
 def parse(url: str) -> LedgerUrl:
     """Understand a ledger URL without opening anything.
 
@@ -92,6 +134,8 @@ def parse(url: str) -> LedgerUrl:
         raise UsageError("memory: takes nothing after the colon", hint="write memory:")
     if scheme in _LATER:
         raise UsageError(f"this version has no {_LATER[scheme]} ledger yet", hint=_FORMS)
+    if scheme in _POSTGRES:
+        return _postgres(rest)
     if scheme != "sqlite":
         raise UsageError(f"there is no ledger for {scheme!r} URLs", hint=_FORMS)
     return _sqlite(rest)
@@ -103,7 +147,7 @@ def _sqlite(rest: str) -> SqliteUrl:
     found = SqliteUrl(
         path=_path(location),
         engine=_choice(options, "engine", _ENGINES),
-        timeout_s=_timeout(options.get("timeout", "30")),
+        timeout_s=_positive("timeout", options.get("timeout", "30")),
         synchronous=_choice(options, "synchronous", _SYNCHRONOUS),
         strict=_choice(options, "strict", ("0", "1")) == "1",
     )
@@ -116,6 +160,47 @@ def _sqlite(rest: str) -> SqliteUrl:
         mend = "pip install apsw" if found.engine == "apsw" else "this Python was built without sqlite3"
         raise UsageError(f"the engine {found.engine} is not installed", hint=mend)
     return found
+
+
+def _postgres(rest: str) -> PostgresUrl:
+    if find_spec("psycopg") is None:
+        raise UsageError(
+            "the PostgreSQL ledger needs psycopg, which is not installed",
+            hint="pip install 'counterfoil[postgres]'",
+            code="missing-extra",
+        )
+    from counterfoil.ledgers.postgres import names, opening
+
+    location, mark, query = rest.partition("?")
+    if not location.startswith("//"):
+        raise UsageError(f"postgresql:{location} names no server", hint=_FORMS)
+    own: dict[str, str] = {}
+    libpq: list[str] = []
+    for part in query.split("&") if mark else ():
+        name, _, value = part.partition("=")
+        if name not in _OWN_OPTIONS:
+            libpq.append(part)
+        elif name in own:
+            raise UsageError(f"the option {name} is given twice", hint="give it once")
+        else:
+            own[name] = value
+    found = PostgresUrl(
+        conninfo=f"postgresql:{location}" + ("?" + "&".join(libpq) if libpq else ""),
+        schema=own.get("schema", "counterfoil"),
+        pool=_count(own.get("pool", "3")),
+        timeout_s=_positive("timeout", own.get("timeout", "30")),
+        beat_s=_positive("beat", own.get("beat", "5")),
+        poll_s=_positive("poll", own["poll"]) if "poll" in own else None,
+    )
+    names.quoted(found.schema)
+    opening.complete(found.conninfo)
+    return found
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _POOL_MAX:
+        raise UsageError(f"pool={text} is not possible", hint=f"it is a number of connections, 1 to {_POOL_MAX}")
+    return int(text)
 
 
 def _path(location: str) -> str:
@@ -156,11 +241,11 @@ def _choice(options: dict[str, str], name: str, allowed: tuple[str, ...]) -> str
     return value
 
 
-def _timeout(text: str) -> float:
+def _positive(name: str, text: str) -> float:
     try:
-        timeout_s = float(text)
+        seconds = float(text)
     except ValueError:
-        timeout_s = math.nan
-    if not 0 < timeout_s < math.inf:
-        raise UsageError(f"timeout={text} is not possible", hint="it is a positive number of seconds")
-    return timeout_s
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"{name}={text} is not possible", hint="it is a positive number of seconds")
+    return seconds

@@ -1,0 +1,6 @@
+"""The PostgreSQL ledger; it needs the extra `postgres`."""
+
+from counterfoil.ledgers.postgres.ledger import PostgresLedger
+from counterfoil.ledgers.postgres.migrations import sql
+
+__all__ = ["PostgresLedger", "sql"]

@@ -1,0 +1,89 @@
+"""Opening: what is at that address, and whether it can keep the ledger's promises."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from counterfoil.errors import LedgerUnavailable, UsageError
+from counterfoil.ledgers.postgres import migrations, troubles
+from counterfoil.ledgers.postgres.connections import CONNECT_S, Connection
+from counterfoil.ledgers.postgres.pool import Pool
+
+VERSION_MIN = 140_000
+# What the caller's own address may say otherwise.
+_DEFAULTS = {
+    "application_name": "counterfoil",
+    "connect_timeout": str(CONNECT_S),
+    "keepalives_idle": "15",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+
+def complete(conninfo: str) -> str:
+    """Return what libpq takes, with our defaults.
+
+    Raises:
+        UsageError: libpq does not understand it.
+    """
+    try:
+        given = conninfo_to_dict(conninfo)
+        _check_ports(str(given.get("port") or ""))
+    except psycopg.Error as error:
+        raise UsageError(
+            f"PostgreSQL does not understand the address: {troubles.text(error)}",
+            hint="write postgresql://user:password@host:5432/database?option=value",
+        ) from error
+    return make_conninfo("", **{**_DEFAULTS, **given, "client_encoding": "UTF8"})
+
+
+def _check_ports(listed: str) -> None:
+    for port in listed.split(","):
+        if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+            raise psycopg.ProgrammingError(f"{port!r} is no port")
+
+
+def prepare(pool: Pool, schema: str, *, migrate: bool = True) -> None:
+    """Check the server, and bring the ledger's schema up to date.
+
+    Raises:
+        UsageError: what the caller must mend: an old server, another encoding, a schema that this role may not make.
+        LedgerReadOnly: it is a standby.
+        LedgerUnavailable: it cannot be reached, or a newer version has written it.
+    """
+    connection = pool.spare()
+    try:
+        _check(connection)
+        version = migrations.version_of(connection, schema)
+        migrations.refuse_newer(version)
+        if version < len(migrations.MIGRATIONS):
+            if not migrate:
+                raise UsageError(
+                    f"there is no ledger of this version in the schema {schema!r}",
+                    code="schema-missing",
+                    hint="a runtime makes it, or `counterfoil migrate`",
+                )
+            migrations.apply(connection, schema)
+    except psycopg.Error as error:
+        if connection.idle:
+            raise troubles.said(error) from error
+        raise LedgerUnavailable(f"PostgreSQL: {troubles.text(error)}", effect_ran="no") from error
+    finally:
+        connection.close()
+
+
+def _check(connection: Connection) -> None:
+    version = connection.pgconn.server_version
+    if version < VERSION_MIN:
+        raise UsageError(
+            f"the server is PostgreSQL {version // 10_000}, which is too old",
+            hint=f"PostgreSQL {VERSION_MIN // 10_000} or later is needed",
+        )
+    encoding = connection.execute("SELECT getdatabaseencoding()").fetchone()
+    if encoding != ("UTF8",):
+        raise UsageError(
+            f"the database's encoding is {encoding and encoding[0]}, which cannot hold every name",
+            hint="make a database with ENCODING 'UTF8'",
+        )
