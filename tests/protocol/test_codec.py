@@ -1,0 +1,47 @@
+"""Lossless JSON, at its bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from counterfoil import NotSerializable
+from counterfoil.protocol import codec
+
+
+def nested(depth: int, *, of: type = list) -> Any:
+    """So many lists (or dicts) inside one another."""
+    value: Any = of()
+    for _ in range(depth - 1):
+        value = [value] if of is list else {"a": value}
+    return value
+
+
+@pytest.mark.rule("L5")
+@pytest.mark.parametrize("of", [list, dict])
+def test_a_hundred_levels_are_kept_and_one_more_is_refused(of: type) -> None:
+    assert codec.decode(codec.encode(nested(100, of=of), what="it")) == nested(100, of=of)
+    with pytest.raises(NotSerializable, match="nested deeper than 100"):
+        codec.encode(nested(101, of=of), what="it")
+
+
+@pytest.mark.rule("L5")
+def test_breadth_is_not_depth() -> None:
+    broad = [[number] for number in range(500)]
+    assert codec.decode(codec.encode(broad, what="it")) == broad
+
+
+@pytest.mark.rule("L5")
+@pytest.mark.parametrize("integer", [2**63 - 1, -(2**63), 10**18])
+def test_the_longest_integers_are_kept_beside_anything_else(integer: int) -> None:
+    value = {"n": integer, "text": "1" * 30, "nothing": None, "yes": True, "share": 0.25, "more": [integer, "x", {}]}
+    assert codec.decode(codec.encode(value, what="it")) == value
+
+
+@pytest.mark.rule("L5")
+@pytest.mark.parametrize("integer", [2**63, -(2**63) - 1])
+@pytest.mark.parametrize("wrapped", [lambda n: n, lambda n: [0, n], lambda n: {"a": {"b": n}}])
+def test_a_longer_integer_is_refused_wherever_it_is(integer: int, wrapped: Any) -> None:
+    with pytest.raises(NotSerializable, match="integer"):
+        codec.encode(wrapped(integer), what="it")
