@@ -58,8 +58,6 @@ class Operation:
         inner: the headers that were given with the operation, not with the recipient.
     """
 
-    verify: Final = None
-
     def __init__(self, http: HTTP, request: Request, *, inner: Given) -> None:
         self._http = http
         self._request = request
@@ -83,6 +81,11 @@ class Operation:
             self._request.fault.reason if self._request.fault is not None else f"{url and url.origin}{url and url.path}"
         )
         return f"<{self._http.name}: {self._request.method} {where}>"
+
+    @property
+    def verify(self) -> None:
+        """Nothing checks a proof that its own contract pointed at."""
+        return
 
     @property
     def contract(self) -> Any:
@@ -158,8 +161,8 @@ class Operation:
 
     # --- once
 
-    def run(self, context: Any) -> Accepted[Any]:
-        """Perform it as an effect: what is accepted is returned, with its evidence.
+    def run(self, context: Any) -> Any:
+        """Perform it as an effect: what is accepted is returned as `Accepted`, with its evidence.
 
         Raises:
             Rejected, Failed: proved; see their evidence.
