@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Literal
 
 from counterfoil.broker.budgets import Budget, Spending
@@ -36,7 +36,7 @@ class Proposal:
     operation: str
     target: str | None = None
     bytes_out: int | None = None
-    request: Any = None
+    request: Any = field(default=None, repr=False)
 
 
 class Authority:

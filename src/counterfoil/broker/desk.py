@@ -151,7 +151,9 @@ class Desk:
             call.working = False
             call.gate.close("returned")
             if not call.gate.dispatched:
-                call.authority.spending.give_back(calls=0, bytes_out=call.proposal.bytes_out or 0)
+                # A recipient that takes the gate itself has tried to reach the other side; a function was not called.
+                calls = 1 if call.gate_here else 0
+                call.authority.spending.give_back(calls=calls, bytes_out=call.proposal.bytes_out or 0)
             todo = self._retire_if_gone(call)
         _do(todo)
         self._changed()

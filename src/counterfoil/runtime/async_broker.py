@@ -15,15 +15,14 @@ from counterfoil.broker.perform import Admission, Attempted, Backoff, Ended, Int
 from counterfoil.broker.reports import Report
 from counterfoil.effects import activation as flows
 from counterfoil.effects.scope import Scope
-from counterfoil.errors import CounterfoilError, UsageError
+from counterfoil.errors import CounterfoilError, LedgerError, UsageError
 from counterfoil.outcomes import Outcome
 from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import keys
-from counterfoil.runtime import brokerage
 from counterfoil.runtime.aio import AsyncRuntime
 from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.broker import DRAIN_S
-from counterfoil.runtime.brokerage import Brokerage, Trail
+from counterfoil.runtime.brokerage import Brokerage, Effort, Trail
 from counterfoil.runtime.looped_work import Bell, looped
 from counterfoil.runtime.proposals import Proposed, proposed
 
@@ -111,10 +110,15 @@ class AsyncBroker:
     # --- the audit
 
     async def _clear_up(self) -> None:
-        if not self._shared.audited:
+        if self._runtime is None or not self._shared.audited:
             return
-        assert self._runtime is not None
-        for scope in await self._runtime._driver.blocking(self._shared.leftovers):
+        try:
+            left = await self._runtime._driver.blocking(self._shared.leftovers)
+        except LedgerError:
+            if self._shared.required:
+                raise
+            return
+        for scope in left:
             # What cannot be cleared up now is left as it is; new calls meet the same ledger.
             with suppress(CounterfoilError):
                 await self._recorded(scope, flows.clear_up(scope))
@@ -128,7 +132,7 @@ class AsyncBroker:
             raise
         return await driver.run(scope, flow)
 
-    async def _conclude(self, made: brokerage.Attempted, late: Outcome[Any] | None) -> None:
+    async def _conclude(self, made: Effort, late: Outcome[Any] | None) -> None:
         error: BaseException | None = None
         try:
             assert made.scope is not None
@@ -138,7 +142,7 @@ class AsyncBroker:
         if self._shared.concluded(made, error):
             await self._finish(made.trail)
 
-    async def _abandon(self, made: brokerage.Attempted, reason: str) -> None:
+    async def _abandon(self, made: Effort, reason: str) -> None:
         """Have it recorded that the attempt was due and is not made."""
         assert made.scope is not None
         assert made.entry is not None
@@ -276,12 +280,12 @@ class _Performing:
         assert call.outcome is not None
         return call.outcome, call.pause_s
 
-    def _owed(self, made: brokerage.Attempted) -> None:
+    def _owed(self, made: Effort) -> None:
         """Have it recorded what the caller is told who leaves before the work is over."""
         if made.call.audited and made.call.stops is None and not made.concluded:
             self._broker._spawn(self._broker._conclude(made, None))
 
-    async def _admitted(self, made: brokerage.Attempted) -> Any:
+    async def _admitted(self, made: Effort) -> Any:
         flow = admit(self._shared.desk, made.call)
         while True:
             try:
@@ -298,7 +302,7 @@ class _Performing:
                     flow.send(None)
                 raise
 
-    async def _work(self, made: brokerage.Attempted) -> None:
+    async def _work(self, made: Effort) -> None:
         """Do the work to its end, whatever becomes of the caller."""
         flow = work(self._shared.desk, made.call, terms=self._terms)
         answer: Any = None
@@ -316,7 +320,7 @@ class _Performing:
                 assert isinstance(request, Ended)
                 await self._ended(made, request.late)
 
-    async def _intended(self, made: brokerage.Attempted) -> Any:
+    async def _intended(self, made: Effort) -> Any:
         shared = self._shared
         if not shared.required:
             shared.expect(made)
@@ -330,7 +334,7 @@ class _Performing:
         shared.expect(made)
         return None
 
-    async def _ended(self, made: brokerage.Attempted, late: Outcome[Any] | None) -> None:
+    async def _ended(self, made: Effort, late: Outcome[Any] | None) -> None:
         if self._shared.required or self._terms.retry is not None:
             # Attempts of one operation are recorded one after the other.
             await self._broker._conclude(made, late)

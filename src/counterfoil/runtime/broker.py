@@ -17,13 +17,12 @@ from counterfoil.broker.perform import Admission, Attempted, Backoff, Ended, Int
 from counterfoil.broker.reports import Report
 from counterfoil.effects import activation as flows
 from counterfoil.effects.scope import Scope
-from counterfoil.errors import CounterfoilError, UsageError
+from counterfoil.errors import CounterfoilError, LedgerError, UsageError
 from counterfoil.outcomes import Outcome
 from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import keys
-from counterfoil.runtime import brokerage
 from counterfoil.runtime.arguments import Retry
-from counterfoil.runtime.brokerage import Brokerage, Trail
+from counterfoil.runtime.brokerage import Brokerage, Effort, Trail
 from counterfoil.runtime.proposals import Proposed, proposed
 from counterfoil.runtime.sync import Runtime
 
@@ -134,16 +133,24 @@ class Broker:
     def _clear_up(self) -> None:
         """Once for each broker: record what a life that is gone left without an outcome."""
         with self._clearing:
-            for scope in self._shared.leftovers():
+            for scope in self._leftovers():
                 # What cannot be cleared up now is left as it is; new calls meet the same ledger.
                 with suppress(CounterfoilError):
                     self._recorded(scope, flows.clear_up(scope))
+
+    def _leftovers(self) -> list[Scope]:
+        try:
+            return self._shared.leftovers()
+        except LedgerError:
+            if self._shared.required:
+                raise
+            return []
 
     def _recorded(self, scope: Scope, flow: Any) -> Any:
         assert self._runtime is not None
         return self._runtime._driver.run(scope, flow)
 
-    def _conclude(self, made: brokerage.Attempted, late: Outcome[Any] | None) -> None:
+    def _conclude(self, made: Effort, late: Outcome[Any] | None) -> None:
         error: BaseException | None = None
         try:
             assert made.scope is not None
@@ -153,7 +160,7 @@ class Broker:
         if self._shared.concluded(made, error):
             self._finish(made.trail)
 
-    def _abandon(self, made: brokerage.Attempted, reason: str) -> None:
+    def _abandon(self, made: Effort, reason: str) -> None:
         """Have it recorded that the attempt was due and is not made."""
         assert made.scope is not None
         assert made.entry is not None
@@ -292,12 +299,12 @@ class _Performing:
         assert call.outcome is not None
         return call.outcome, call.pause_s
 
-    def _owed(self, made: brokerage.Attempted) -> None:
+    def _owed(self, made: Effort) -> None:
         """Have it recorded what the caller is told who leaves before the work is over."""
         if made.call.audited and made.call.stops is None and not made.concluded:
             threads.submit(lambda: self._broker._conclude(made, None))
 
-    def _until(self, made: brokerage.Attempted, holds: Callable[[], bool]) -> None:
+    def _until(self, made: Effort, holds: Callable[[], bool]) -> None:
         desk, call = self._shared.desk, made.call
         while True:
             self._bell.clear()
@@ -306,7 +313,7 @@ class _Performing:
             if not self._bell.wait(max(0.0, call.deadline - desk.now())) and desk.now() >= call.deadline:
                 desk.close(call, "deadline")
 
-    def _admitted(self, made: brokerage.Attempted) -> Any:
+    def _admitted(self, made: Effort) -> Any:
         flow = admit(self._shared.desk, made.call)
         while True:
             try:
@@ -316,7 +323,7 @@ class _Performing:
             assert isinstance(request, Admission)
             self._until(made, lambda: made.call.permitted or made.call.outcome is not None)
 
-    def _work(self, made: brokerage.Attempted) -> None:
+    def _work(self, made: Effort) -> None:
         """In a worker thread: do the work to its end, whatever becomes of the caller."""
         flow = work(self._shared.desk, made.call, terms=self._terms)
         answer: Any = None
@@ -334,7 +341,7 @@ class _Performing:
                 self._ended(made, request.late)
                 answer = None
 
-    def _intended(self, made: brokerage.Attempted) -> Any:
+    def _intended(self, made: Effort) -> Any:
         shared = self._shared
         if not shared.required:
             shared.expect(made)
@@ -348,7 +355,7 @@ class _Performing:
         shared.expect(made)
         return None
 
-    def _ended(self, made: brokerage.Attempted, late: Outcome[Any] | None) -> None:
+    def _ended(self, made: Effort, late: Outcome[Any] | None) -> None:
         if self._shared.required or self._terms.retry is not None:
             # Attempts of one operation are recorded one after the other.
             self._broker._conclude(made, late)

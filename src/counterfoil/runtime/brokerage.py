@@ -19,6 +19,7 @@ from counterfoil.effects import activation as flows
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import CommitUnknown, UsageError
 from counterfoil.outcomes import Outcome, Rejected
+from counterfoil.ports.ledger import Catalogue
 from counterfoil.protocol import keys, records
 from counterfoil.runtime import proposals, views
 from counterfoil.runtime.coding import canonical
@@ -30,7 +31,7 @@ AUDITS: Final = ("off", "best-effort", "required")
 CONCURRENCY_MAX: Final = 100_000
 
 
-class Attempted:
+class Effort:
     """One attempt: the call, what is to be done for it, and how it is recorded."""
 
     __slots__ = ("call", "concluded", "entry", "interrupt", "scope", "terms", "trail", "work")
@@ -169,7 +170,7 @@ class Brokerage:
         name: str,
         number: int,
         wake: Callable[[], None],
-    ) -> Attempted:
+    ) -> Effort:
         """Make one attempt of an operation; nothing is reserved yet."""
         if self.session is None or not self.audited:
             key = f"cf-{os.urandom(20).hex()}"
@@ -185,7 +186,7 @@ class Brokerage:
             wake=wake,
             number=number,
         )
-        made = Attempted(call, Work(self.desk, call, asked), terms=terms, trail=trail)
+        made = Effort(call, Work(self.desk, call, asked), terms=terms, trail=trail)
         if self.session is not None and self.audited:
             made.scope = self.session.scope(trail.run, RunState(self.session.namespace, trail.run))
             made.entry = flows.Attempt(
@@ -205,7 +206,7 @@ class Brokerage:
 
     # --- the audit
 
-    def expect(self, made: Attempted) -> None:
+    def expect(self, made: Effort) -> None:
         """Note that an attempt is, or is to be, on record, so that its outcome is owed to the audit."""
         made.call.audited = True
         with self._lock:
@@ -213,20 +214,20 @@ class Brokerage:
             made.trail.pending += 1
             made.trail.recorded = True
 
-    def refused(self, made: Attempted, error: BaseException) -> Rejected:
+    def refused(self, made: Effort, error: BaseException) -> Rejected:
         """Say why an attempt may not go out that could not be recorded; an intent that may stand is ended later."""
         if isinstance(error, CommitUnknown):
             self.expect(made)
         return rejected("audit-unavailable", error=type(error).__name__)
 
-    def concluding(self, made: Attempted, late: Outcome[Any] | None) -> Any:
+    def concluding(self, made: Effort, late: Outcome[Any] | None) -> Any:
         """Return the flow that records how an attempt ended."""
         assert made.scope is not None
         assert made.entry is not None
         assert made.call.outcome is not None
         return flows.conclude(made.scope, made.entry, made.call.outcome, pause_s=made.call.pause_s, late=late)
 
-    def concluded(self, made: Attempted, error: BaseException | None) -> bool:
+    def concluded(self, made: Effort, error: BaseException | None) -> bool:
         """Note that an outcome was recorded, or could not be; True: the activation's end is to be recorded now."""
         with self._lock:
             if error is not None:
@@ -262,13 +263,12 @@ class Brokerage:
         session = self.session
         if session is None or not self.audited or self._looked:
             return []
+        # A ledger of the two methods alone cannot list its runs; what a crash left there is found by whoever looks.
+        listed = isinstance(session.ledger, Catalogue)
+        rows = views.rows(session, finished=False, holding=[(records.RUN, "started")]) if listed else iter(())
+        left = [row.run for row in rows if row.run.startswith(auditing.RUN_PREFIX)]
         self._looked = True
-        found: list[Scope] = []
-        for row in views.rows(session, finished=False, holding=[(records.RUN, "started")]):
-            if row.run.startswith(auditing.RUN_PREFIX):
-                state = RunState(session.namespace, row.run)
-                found.append(session.scope(row.run, state))
-        return found
+        return [session.scope(run, RunState(session.namespace, run)) for run in left]
 
 
 def _decides_at_once(policy: Any) -> bool:

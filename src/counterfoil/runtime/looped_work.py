@@ -50,17 +50,17 @@ async def looped(work: Work) -> Any:
         if (perform := getattr(operation, "perform_async", None)) is not None:
             return await _stoppable(work, lambda: perform(work.context, work.permit))
         if hasattr(operation, "perform"):
-            return await _in_thread(work.blocking)
+            return await _in_thread(work, work.blocking)
         if (run := getattr(operation, "run_async", None)) is not None:
             work.take_gate()
             value = await _stoppable(work, lambda: run(work.context))
         else:
-            value = await _in_thread(lambda: _taken(work))
+            value = await _in_thread(work, lambda: _taken(work))
             if inspect.isawaitable(value):
                 value = await _stoppable(work, lambda: value)
         if (check := work.checker(value)) is None:
             return work.acknowledged(value)
-        verdict = await _in_thread(check)
+        verdict = await _in_thread(work, check)
         if inspect.isawaitable(verdict):
             verdict = await _stoppable(work, lambda: verdict)
         return work.acknowledged(value, verdict=verdict)
@@ -96,8 +96,9 @@ async def _stoppable(work: Work, start: Callable[[], Any]) -> Any:
         working.clear()
 
 
-async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Run synchronous code in a worker thread and wait for it, whatever is cancelled meanwhile."""
+async def _in_thread(work: Work, function: Callable[[], Any]) -> Any:
+    """Run synchronous code in a worker thread and wait for it; the permit is held as long as the thread works."""
+    let_go = work.permit.hold()
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = copy_context()
@@ -114,6 +115,7 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
             value = context.run(function)
         except BaseException as raised:  # noqa: BLE001 - whoever waits gets it
             error = raised
+        let_go()
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(tell, value, error)
 
