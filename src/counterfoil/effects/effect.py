@@ -77,7 +77,7 @@ def recorded(scope: Scope, name: str, request: bytes | None) -> Outcome[msgspec.
 
 
 def _same_request(scope: Scope, name: str, recorded_for: str | None, *, request: bytes | None) -> None:
-    if not scope.same_fingerprint(request, recorded_for):
+    if request is not None and not scope.same_fingerprint(request, recorded_for):
         raise NameConflict(
             f"effect {name!r} of run {scope.run!r} is recorded for another request; this one was not sent",
             hint="give a different effect a different name",
@@ -165,8 +165,7 @@ async def _begin(scope: Scope, call: EffectCall, seen: Effect) -> Outcome[msgspe
     if number == 1 and scope.history.decisions and await _accepted_meanwhile(scope, call):
         return None
     first = seen.attempts[0].body if seen.attempts else None
-    began = scope.history.began_in
-    restored = first is None and began is not None and began < scope.accepted_generation
+    restored = first is None and scope.older_than_restore()
     body = codec.IntentBody(
         fingerprint=scope.fingerprint(call.request),
         visibility_s=call.visibility_s or None,

@@ -100,6 +100,13 @@ class Scope(msgspec.Struct):
                 code="run-finished",
             )
 
+    def older_than_restore(self) -> bool:
+        """Say whether the run may have lost its tail: it began before a person accepted a restored ledger."""
+        if self.accepted_generation == 0:
+            return False
+        began = self.history.began_in
+        return began is not None and began < self.accepted_generation
+
     def same_fingerprint(self, canonical: bytes | None, recorded: str | None) -> bool:
         """Compare a call's request with the recorded one; True where either is missing."""
         if canonical is None or recorded is None:

@@ -49,7 +49,8 @@ class Group:
             except BaseException as error:  # noqa: BLE001
                 # Rolled back, or committed: to append the same again is right in both cases.
                 interrupt = error
-            self._hand_on()
+            if self._queue:
+                self._hand_on()
         if item.reply is None:
             if lock.locked():
                 item.wake = Lock()

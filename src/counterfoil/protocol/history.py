@@ -11,6 +11,8 @@ from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, 
 from counterfoil.protocol import codec, records, slots, states
 from counterfoil.protocol.records import Record, generation_of
 
+_OF_ONE_ATTEMPT = ("/1/intent", "/1/outcome")
+
 
 class History:
     """The records of one run by slot, as far as this life has read them."""
@@ -22,23 +24,28 @@ class History:
         self._records: dict[str, Record] = {}
         self._first: Record | None = None
         self._decisions: list[Record] = []
+        # Effects with more than a first intent and its outcome.
+        self._beyond: set[str] = set()
 
     def add(self, found: Iterable[Record]) -> None:
         """Take in records, in order of position; known ones are ignored."""
+        record: Record | None = None
         for record in found:
+            self.take(record)
+        if record is not None:
             self.position = max(self.position, record.position)
-            if record.slot not in self._records:
-                self.take(record)
 
     def take(self, record: Record) -> None:
         """Take in one record that was learnt by appending; reading goes on from where it was."""
-        if record.slot in self._records:
+        slot = record.slot
+        if self._records.setdefault(slot, record) is not record:
             return
-        self._records[record.slot] = record
         if self._first is None or record.position < self._first.position:
             self._first = record
-        if record.phase == "decision":
-            self._decisions.append(record)
+        if not slot.endswith(_OF_ONE_ATTEMPT) and (parts := slots.effect_of(slot)) is not None:
+            self._beyond.add(parts[0])
+            if record.phase == "decision":
+                self._decisions.append(record)
 
     def forget(self) -> None:
         """Start again from nothing: most of what was read has been pruned since."""
@@ -46,6 +53,7 @@ class History:
         self._first = None
         self._records.clear()
         self._decisions.clear()
+        self._beyond.clear()
 
     def get(self, slot: str) -> Record | None:
         """Return the record in a slot, or None."""
@@ -56,11 +64,11 @@ class History:
 
     def has_effect(self, name: str) -> bool:
         """Whether there may be anything about an effect: whatever there is, one of these slots was filled first."""
-        return not self.has_none(slots.first_of_effect(name))
+        return not self._records.keys().isdisjoint(slots.first_of_effect(name))
 
-    def has_none(self, these: Iterable[str]) -> bool:
-        """Whether none of these slots is known to be filled."""
-        return self._records.keys().isdisjoint(these)
+    def has_more(self, name: str) -> bool:
+        """Whether there is more about an effect than a first intent and its outcome."""
+        return name in self._beyond
 
     def parse(self, record: Record, shape: type[codec.T]) -> codec.T:
         """Decode a record of this run, or fail closed."""
@@ -192,7 +200,7 @@ def plainly_accepted(history: History, name: str) -> tuple[str | None, Outcome[m
     """
     intent = history.get(slots.intent(name, 1))
     outcome = None if intent is None else history.get(slots.outcome(name, 1))
-    if intent is None or outcome is None or not history.has_none(slots.beyond_first_outcome(name)):
+    if intent is None or outcome is None or history.has_more(name):
         return None
     if (intent.kind, intent.phase, outcome.kind, outcome.phase) != _PLAIN:
         return None

@@ -20,8 +20,9 @@ _REFUSED = {
     "Zp": "a paragraph separator",
 }
 _VERSION = "v1"
-# 16 bytes in base64, without the padding.
+# 16 bytes in URL-safe base64, without the padding.
 _DIGEST_LENGTH: Final = 22
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 def name(value: str, what: str = "name") -> str:
@@ -138,4 +139,5 @@ class Fingerprints:
     def _digest(self, canonical: bytes, key_id: str) -> str:
         state = self._states[key_id].copy()
         state.update(canonical)
-        return f"{_VERSION}.{key_id}.{b2a_base64(state.digest(), newline=False)[:_DIGEST_LENGTH].decode()}"
+        digest = b2a_base64(state.digest(), newline=False)[:_DIGEST_LENGTH].translate(_URL_SAFE)
+        return f"{_VERSION}.{key_id}.{digest.decode()}"

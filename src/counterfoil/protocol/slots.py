@@ -71,12 +71,6 @@ def first_of_effect(name: str) -> tuple[str, str, str]:
     return f"effect/{part}/1/intent", f"effect/{part}/1/buried", f"effect/{part}/note/1"
 
 
-def beyond_first_outcome(name: str) -> tuple[str, str, str, str]:
-    """Slots of which one is filled where there is more about an effect than an intent and its outcome."""
-    part = f"effect/{escape(name)}"
-    return f"{part}/1/buried", f"{part}/1/released", f"{part}/2/intent", f"{part}/note/1"
-
-
 def sleep(name: str) -> str:
     """Slot of a sleep's deadline."""
     return f"park/sleep/{escape(name)}"

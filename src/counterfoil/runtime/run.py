@@ -228,7 +228,8 @@ class Run:
             scope.memory.verifiers[name] = call.verifier
         outcome = effects.recorded(scope, name, call.request)
         if outcome is None:
-            self._not_cancelled(lambda: effects.recorded(scope, name, call.request) is not None)
+            if self._cancelled.is_set():
+                self._not_cancelled(lambda: effects.recorded(scope, name, call.request) is not None)
             try:
                 outcome = self._shared(
                     scope,

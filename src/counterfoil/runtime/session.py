@@ -96,6 +96,7 @@ class Session:
         self.namespace = ""
         self._fingerprints = Fingerprints({}, "")
         self._accepted = 0
+        self._unborn: LedgerReadOnly | None = None
         self._physical: set[object] = set()
         self._ended = False
         self.ending = False
@@ -164,9 +165,10 @@ class Session:
         if record is None:
             try:
                 record = self._give_birth()
-            except LedgerReadOnly:
-                # Nothing was ever recorded in it: any namespace will do for reading.
+            except LedgerReadOnly as error:
+                # Nothing was ever recorded in it: any namespace will do for looking, and nothing else is possible.
                 self.namespace = self._namespace or "unborn"
+                self._unborn = error
                 return
         birth = codec.parse(record, codec.BirthBody, namespace=slots.SYSTEM_NAMESPACE, run=slots.SYSTEM_RUN)
         self.namespace = self._namespace or birth.namespace
@@ -329,8 +331,14 @@ class Session:
                 self.carried += Counter()
 
     def scope(self, run: str, state: RunState) -> Scope:
-        """Make the scope of a flow."""
+        """Make the scope of a flow.
+
+        Raises:
+            LedgerReadOnly: nothing was ever recorded in this ledger, and nothing can be.
+        """
         self._opened()
+        if self._unborn is not None:
+            raise self._unborn.again()
         return Scope(
             namespace=self.namespace,
             run=run,

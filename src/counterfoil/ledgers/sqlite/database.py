@@ -114,10 +114,10 @@ class Database:
             ForkedLedger: it was opened before a fork.
             LedgerUnavailable: it is closed.
         """
-        if self.inherited():
-            forks.notice()
-            raise forked()
-        if self._closed:
+        if self.forked or self._closed or os.getpid() != self._process:
+            if self.inherited():
+                forks.notice()
+                raise forked()
             raise closed()
 
     def inherited(self) -> bool:
