@@ -86,8 +86,8 @@ def test_the_printed_schema_is_the_one_that_is_made(path, tmp_path, engine, open
 
 
 def test_a_migration_that_fails_leaves_nothing(path, engine, open_ledger, monkeypatch):
-    text = migrations._text
-    monkeypatch.setattr(migrations, "_text", lambda name: f"{text(name)}\n\nCREATE TABLE broken (;\n")
+    text = migrations.text
+    monkeypatch.setattr(migrations, "text", lambda name: f"{text(name)}\n\nCREATE TABLE broken (;\n")
     with pytest.raises(LedgerUnavailable):
         open_ledger()
     assert raw(path, engine, "SELECT name FROM sqlite_master") == []
@@ -99,10 +99,10 @@ def test_a_later_migration_goes_on_from_what_is_there(path, engine, open_ledger,
     ledger = open_ledger()
     ledger.append(entry("slot"))
     ledger.close()
-    text = migrations._text
+    text = migrations.text
     later = {"0002_later": "CREATE TABLE counterfoil_later (x INTEGER);\n"}
     monkeypatch.setattr(migrations, "MIGRATIONS", ("0001_ledger", "0002_later"))
-    monkeypatch.setattr(migrations, "_text", lambda name: later.get(name) or text(name))
+    monkeypatch.setattr(migrations, "text", lambda name: later.get(name) or text(name))
     assert "0002_later" in sql()
     ledger = open_ledger()
     assert slots_of(ledger) == ["slot"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from counterfoil.errors import UsageError
 from counterfoil.ports.recipient import Operation
@@ -17,6 +17,8 @@ T_co = TypeVar("T_co", covariant=True)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _CONTEXT_NAMES = ("ctx", "context")
+# Version of the form in which an outbox keeps operations.
+FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,12 @@ class Recipient:
 
     Args:
         name: what people call it; it is part of each request's fingerprint.
+        contract: what its answers prove and which retries it supports (`counterfoil.Contract`), or None.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, contract: Any = None) -> None:
         self.name = keys.name(name, "the recipient's name")
+        self.contract = contract
         self.operations: dict[str, OperationFunction[..., Any]] = {}
 
     def __repr__(self) -> str:
@@ -114,10 +118,34 @@ class Recipient:
                 proof_type=proof_type,
             )
             made: OperationFunction[..., Any] = OperationFunction(performed, settings, reconcile)
+            made.contract = self.contract
             self.operations[name] = made
             return made
 
         return decorate if function is None else decorate(function)
+
+    def restore(self, serialised: Mapping[str, Any]) -> BoundOperation[Any]:
+        """Make an operation of what `BoundOperation.serialised` returned, perhaps in another process.
+
+        Raises:
+            UsageError: it belongs to another recipient, was made by a newer version, there is no such operation here,
+                or its arguments do not fit any more.
+        """
+        try:
+            name, operation, form, arguments = (
+                serialised[key] for key in ("recipient", "operation", "format", "arguments")
+            )
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"this is no serialised operation: {type(error).__name__}", code="bad-operation") from None
+        if form != FORMAT:
+            raise UsageError(
+                f"the operation has format {form!r}, this version knows {FORMAT}",
+                hint="upgrade counterfoil; it was not sent",
+                code="operation-too-new",
+            )
+        if name != self.name or operation not in self.operations:
+            raise UsageError(f"{self!r} has no operation {operation!r} of recipient {name!r}", code="unknown-operation")
+        return self.operations[operation].restored(arguments)
 
 
 class OperationFunction(Generic[P, T]):
@@ -128,6 +156,7 @@ class OperationFunction(Generic[P, T]):
         self.settings = settings
         self.look_up: Any = look_up
         self.check: Callable[..., Any] | None = None
+        self.contract: Any = None
         self.__doc__ = function.__doc__
         self.__name__ = settings.operation
 
@@ -150,6 +179,25 @@ class OperationFunction(Generic[P, T]):
         # A request is JSON: what `*args` gathered is a list in it.
         request = {name: list(given) if isinstance(given, tuple) else given for name, given in bound.arguments.items()}
         return BoundOperation(self, bound.args, bound.kwargs, request)
+
+    def restored(self, arguments: Any) -> BoundOperation[T]:
+        """Bind arguments as they were recorded: by name, what `*args` gathered as a list."""
+        if not isinstance(arguments, dict):
+            raise UsageError(f"operation {self.__name__!r} has arguments by name", code="bad-operation")
+        given, positional, named = dict(arguments), [], {}
+        for parameter in inspect.signature(self.function).parameters.values():
+            if parameter.name not in given:
+                continue
+            value = given.pop(parameter.name)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional.extend(value)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                named.update(value)
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                named[parameter.name] = value
+            else:
+                positional.append(value)
+        return self(*positional, **named, **given)
 
     def _fits_look_up(self, bound: inspect.BoundArguments) -> None:
         # Found out now, not when a crash has made the look-up necessary.
@@ -199,6 +247,15 @@ class BoundOperation(Operation[T_co]):
         return {"recipient": settings.recipient, "operation": settings.operation, "arguments": self.arguments}
 
     @property
+    def contract(self) -> Any:
+        """The recipient's contract, None if it has none."""
+        return self.operation.contract
+
+    def serialised(self) -> dict[str, Any]:
+        """Return what an outbox keeps: a JSON value that `Recipient.restore` of a recipient of the same name takes."""
+        return {**self.request, "format": FORMAT}
+
+    @property
     def verify(self) -> Callable[..., Any] | None:
         """Checks a proof, or None."""
         return self.operation.check
@@ -206,6 +263,18 @@ class BoundOperation(Operation[T_co]):
     def run(self, context: Any) -> Any:
         """Perform it; gives an awaitable where the function is asynchronous."""
         return self._call(self.operation.function, context)
+
+    @property
+    def run_async(self) -> Callable[[Any], Awaitable[Any]] | None:
+        """Performs it on the running loop; None where the function is synchronous."""
+        function = self.operation.function
+        if not inspect.iscoroutinefunction(function):
+            return None
+
+        async def performed(context: Any) -> Any:
+            return await self._call(function, context)
+
+        return performed
 
     @property
     def reconcile(self) -> Any:

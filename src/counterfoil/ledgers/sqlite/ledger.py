@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from counterfoil.errors import UsageError
 from counterfoil.ledgers.groups import Group
@@ -23,6 +23,10 @@ from counterfoil.ledgers.sqlite.writer import Writer
 from counterfoil.ledgers.submissions import Submission, Submissions
 from counterfoil.ports.ledger import Deliver
 from counterfoil.protocol.records import Entry, Record
+
+if TYPE_CHECKING:
+    from counterfoil.ledgers.sqlite.outbox import SqliteOutbox
+    from counterfoil.ledgers.sqlite.outbox_view import SqliteOutboxView
 
 
 class SqliteLedger:
@@ -83,7 +87,8 @@ class SqliteLedger:
         )
         self._lending = Lending(self._database, transactions=self._transactions, generations=self._generations)
         self._checkpoints = Checkpoints(self._database, self._beside)
-        self._group = Group(lambda: self._database.write_lock, self._commit)
+        commit = self._commit_and_checkpoint if self._database.affected else self._writer.commit
+        self._group = Group(lambda: self._database.write_lock, commit)
         self._submissions = Submissions(self, SqliteLedger._serve)
 
     @property
@@ -215,6 +220,27 @@ class SqliteLedger:
             finally:
                 self._transactions.forget()
 
+    def outbox(self, *, clock: Callable[[], float] | None = None) -> tuple[SqliteOutbox, SqliteOutboxView]:
+        """Open the outbox in the same database, making its tables, durably, if they are not there.
+
+        Args:
+            clock: seconds since 1970; None: the machine's.
+
+        Raises:
+            LedgerReadOnly: they would have to be made, and the database cannot be written.
+        """
+        from counterfoil.ledgers.sqlite.outbox import SqliteOutbox
+        from counterfoil.ledgers.sqlite.outbox_view import SqliteOutboxView
+
+        store = SqliteOutbox(
+            self._database,
+            transactions=self._transactions,
+            reader=self._reader,
+            checkpoints=self._checkpoints,
+            clock=clock,
+        )
+        return store, SqliteOutboxView(store, reader=self._reader)
+
     def diagnose(self) -> Sequence[tuple[str, str, str, str]]:
         """Return findings about what the guarantees rest on: (level, subject, found, mend)."""
         return diagnose(
@@ -233,7 +259,7 @@ class SqliteLedger:
         self._database.close()
         self._submissions.stop()
 
-    def _commit(self, batch: Sequence[Submission]) -> None:
+    def _commit_and_checkpoint(self, batch: Sequence[Submission]) -> None:
         self._writer.commit(batch)
         self._checkpoints.after_commit()
 

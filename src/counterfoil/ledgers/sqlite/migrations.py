@@ -18,7 +18,7 @@ def sql() -> str:
     """Return every migration as one SQL script, for whoever applies schemas by hand."""
     parts = [f"BEGIN IMMEDIATE;\n\n{_TABLE};\n"]
     for version, name in enumerate(MIGRATIONS, start=1):
-        parts.append(f"\n-- {name}\n\n{_text(name).strip()}\n\n{_mark(version, name)};\n")
+        parts.append(f"\n-- {name}\n\n{text(name).strip()}\n\n{_mark(version, name)};\n")
     parts.append("\nCOMMIT;\n")
     return "".join(parts)
 
@@ -56,7 +56,7 @@ def apply(connection: Connection) -> None:
     connection.execute(_TABLE)
     for version, name in enumerate(MIGRATIONS, start=1):
         if version > present:
-            for statement in _statements(_text(name)):
+            for statement in statements(text(name)):
                 connection.execute(statement)
             connection.execute(_mark(version, name))
 
@@ -65,11 +65,13 @@ def _mark(version: int, name: str) -> str:
     return f"INSERT INTO counterfoil_schema (version, name) VALUES ({version}, '{name}')"  # noqa: S608
 
 
-def _text(name: str) -> str:
+def text(name: str) -> str:
+    """Return the script of one migration."""
     return (Path(__file__).parent / "schema" / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def _statements(script: str) -> list[str]:
+def statements(script: str) -> list[str]:
+    """Take a script apart."""
     # Our own scripts end each statement with a semicolon at the end of a line, and have no triggers.
     # A prepared statement is one statement in both engines; `executescript` would commit first.
     return [part.strip() for part in script.split(";\n") if part.strip()]

@@ -1,0 +1,235 @@
+"""Looking at the outbox in SQLite, and the acts of people on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from counterfoil.errors import Conflict, UsageError
+from counterfoil.ledgers.sqlite.engines import Connection
+from counterfoil.ledgers.sqlite.outbox import SqliteOutbox
+from counterfoil.ledgers.sqlite.outbox_lanes import advance, release
+from counterfoil.ledgers.sqlite.outbox_turn import ATTEMPT, READY, RECEIPT, insert, marks
+from counterfoil.ledgers.sqlite.reader import Reader
+from counterfoil.ports.outbox_store import Act, AttemptRow, Consequence, Requeue, Story
+from counterfoil.protocol import standings
+
+_INTENT: Final = (
+    "SELECT seq, effect_id, key, recipient, operation, body, policy, lane, place, not_before, expires_at, staged_at,"
+    " format FROM counterfoil_intent WHERE effect_id = ?"
+)
+_ATTEMPTS: Final = (
+    "SELECT a.seq, a.kind, a.owner, a.at, s.kind, s.at, c.phase, ifnull(c.final, 0), c.body, c.at"
+    " FROM counterfoil_attempt a LEFT JOIN counterfoil_sending s ON s.attempt = a.seq"
+    " LEFT JOIN counterfoil_receipt c ON c.attempt = a.seq WHERE a.intent = ? ORDER BY a.seq"
+)
+_WAITING: Final = "SELECT kind, state, reason, since, due, standing FROM counterfoil_ready WHERE intent = ?"
+_LATE: Final = "SELECT attempt, claims, body, at FROM counterfoil_late_evidence WHERE intent = ? ORDER BY seq"
+_ACTS: Final = "SELECT name, by, reason, at, body FROM counterfoil_act WHERE scope = ? ORDER BY number"
+_NEW_ACT: Final = (
+    "INSERT INTO counterfoil_act (scope, number, name, by, reason, body, at) VALUES"
+    " (?, (SELECT count(*) + 1 FROM counterfoil_act WHERE scope = ?), ?, ?, ?, ?, ?)"
+)
+_DEPTH: Final = "SELECT recipient, state, count(*), min(since) FROM counterfoil_ready GROUP BY recipient, state"
+_IN_HAND: Final = (
+    "SELECT i.recipient, 'dispatching', count(*), min(a.at) FROM counterfoil_dispatcher d"
+    " JOIN counterfoil_attempt a ON a.seq >= d.low AND a.owner = d.epoch"
+    " LEFT JOIN counterfoil_receipt c ON c.attempt = a.seq JOIN counterfoil_intent i ON i.seq = a.intent"
+    " WHERE d.ended = 0 AND c.attempt IS NULL GROUP BY i.recipient"
+)
+_LANES: Final = (
+    "SELECT r.lane, count(*), h.stuck, h.since, (SELECT i.effect_id FROM counterfoil_intent i"
+    " WHERE i.lane = r.lane AND i.place = ifnull(h.at, 1))"
+    " FROM counterfoil_ready r LEFT JOIN counterfoil_lane_head h ON h.lane = r.lane"
+    " WHERE r.lane IS NOT NULL GROUP BY r.lane ORDER BY r.lane"
+)
+
+
+class SqliteOutboxView:
+    """See `counterfoil.ports.outbox_store.OutboxView`.
+
+    Args:
+        store: the outbox.
+        reader: how it is read.
+    """
+
+    def __init__(self, store: SqliteOutbox, *, reader: Reader) -> None:
+        self._store = store
+        self._reader = reader
+
+    def story(self, effect_id: str) -> Story | None:
+        """Return all that is on record about an intent."""
+        return self._reader.query(lambda connection: _story(connection, effect_id))
+
+    def waiting(self, *, state: str | None = None, limit: int = 1000) -> list[str]:
+        """Return effect ids of what waits, oldest first."""
+        sql = (
+            "SELECT i.effect_id FROM counterfoil_ready r JOIN counterfoil_intent i ON i.seq = r.intent"
+            " WHERE ? IS NULL OR r.state = ? ORDER BY r.intent LIMIT ?"
+        )
+        return [row[0] for row in self._reader.query(lambda c: c.execute(sql, (state, state, limit)))]
+
+    def ended(self, phase: str, *, limit: int = 1000) -> list[str]:
+        """Return effect ids of intents with this outcome, newest first."""
+        rare = " AND c.phase <> 'accepted'" if phase != "accepted" else ""
+        sql = (
+            "SELECT i.effect_id FROM counterfoil_receipt c JOIN counterfoil_intent i ON i.seq = c.intent"  # noqa: S608
+            f" WHERE c.final = 1 AND c.phase = ?{rare} ORDER BY c.attempt DESC LIMIT ?"
+        )
+        return [row[0] for row in self._reader.query(lambda c: c.execute(sql, (phase, limit)))]
+
+    def depth(self) -> list[tuple[str, str, int, float | None]]:
+        """Return (recipient, state, how many, since when the oldest)."""
+        found = self._reader.query(lambda c: [*c.execute(_DEPTH), *c.execute(_IN_HAND)])
+        return [(name, state, count, since) for name, state, count, since in found]
+
+    def lanes(self) -> list[tuple[str, int, str | None, float | None, str | None]]:
+        """Return (lane, how many wait, why it stands still, since when, effect id of its head)."""
+        found = self._reader.query(lambda c: c.execute(_LANES))
+        return [(lane, count, stuck, since, head) for lane, count, stuck, since, head in found]
+
+    def act(self, act: Act, work: Callable[[Story | None], Consequence]) -> None:
+        """Record what a person did, with what follows from it, in one transaction."""
+        self._store.write(lambda connection: _act(connection, act, work, now=self._store.now()))
+
+    def prune(self, *, before: float, limit: int) -> list[str]:
+        """Let go of payloads and attempts of ended intents; identities, fingerprints and outcomes stay."""
+        return self._store.write(lambda connection: _prune(connection, before=before, limit=limit))
+
+
+def _story(connection: Connection, effect_id: str) -> Story | None:
+    found = connection.execute(_INTENT, (effect_id,))
+    if not found:
+        return None
+    seq, _, key, recipient, operation, body, policy, lane, place, not_before, expires_at, staged_at, _ = found[0]
+    attempts = tuple(_attempt(row) for row in connection.execute(_ATTEMPTS, (seq,)))
+    late = tuple((attempt, claims, said, at) for attempt, claims, said, at in connection.execute(_LATE, (seq,)))
+    acts = tuple((name, by, why, at, said) for name, by, why, at, said in connection.execute(_ACTS, (effect_id,)))
+    waiting = connection.execute(_WAITING, (seq,))
+    head, stuck, since = 1, None, None
+    if lane is not None:
+        for row in connection.execute("SELECT at, stuck, since FROM counterfoil_lane_head WHERE lane = ?", (lane,)):
+            head, stuck, since = row
+    return Story(
+        effect_id=effect_id,
+        key=key,
+        recipient=recipient,
+        operation=operation,
+        body=body,
+        policy=policy,
+        lane=lane,
+        place=place,
+        not_before=not_before,
+        expires_at=expires_at,
+        staged_at=staged_at,
+        version=1 + sum(2 if a.phase else 1 for a in attempts) + len(late) + len(acts),
+        intent=seq,
+        waiting=(*waiting[0][:5], standings.decode(waiting[0][5])) if waiting else None,
+        lane_at=None if lane is None else head,
+        lane_stuck=None if stuck is None else (stuck, since or 0.0),
+        attempts=attempts,
+        late=late,
+        acts=acts,
+    )
+
+
+def _attempt(row: Sequence[Any]) -> AttemptRow:
+    attempt, kind, owner, at, right, right_at, phase, final, body, ended = row
+    return AttemptRow(
+        attempt=attempt,
+        kind=kind,
+        owner=owner,
+        at=at,
+        right=right,
+        right_at=right_at,
+        phase=phase,
+        final=bool(final),
+        body=body or b"{}",
+        ended=ended,
+    )
+
+
+def _act(connection: Connection, act: Act, work: Callable[[Story | None], Consequence], *, now: float) -> None:
+    if act.scope == "*" or act.scope.startswith("recipient:"):
+        work(None)
+        _scoped(connection, act, now=now)
+    else:
+        story = _story(connection, act.scope)
+        if story is None:
+            raise UsageError("nothing is staged under that key", code="no-such-intent")
+        if act.expect_version != story.version:
+            raise Conflict(
+                f"{story.key!r} has changed since: it is at version {story.version}, not {act.expect_version}",
+                hint="look at it again",
+            )
+        _follow(connection, story, work(story), now=now)
+    connection.execute(_NEW_ACT, (act.scope, act.scope, act.name, act.by, act.reason, act.body, now))
+
+
+def _scoped(connection: Connection, act: Act, *, now: float) -> None:
+    if act.name in ("pause", "drain"):
+        connection.execute(
+            "INSERT INTO counterfoil_pause (scope, since) VALUES (?, ?) ON CONFLICT DO NOTHING", (act.scope, now)
+        )
+    elif act.name == "resume":
+        connection.execute("DELETE FROM counterfoil_pause WHERE scope = ?", (act.scope,))
+        if act.scope == "*":
+            connection.execute("UPDATE counterfoil_outbox SET resumed = (SELECT accepted FROM counterfoil_ledger)")
+
+
+def _follow(connection: Connection, story: Story, then: Consequence, *, now: float) -> None:
+    if isinstance(then, Requeue):
+        connection.execute("DELETE FROM counterfoil_ready WHERE intent = ?", (story.intent,))
+        due = None if then.delay_s is None else now + then.delay_s
+        format_ = connection.execute("SELECT format FROM counterfoil_intent WHERE seq = ?", (story.intent,))[0][0]
+        row = (
+            story.intent,
+            then.kind,
+            story.recipient,
+            story.operation,
+            format_,
+            due,
+            now if due is None else due,
+            story.lane,
+            story.place,
+            then.state,
+            then.reason,
+            now,
+            standings.encode(then.standing),
+        )
+        insert(connection, READY, [row])
+        if story.lane is not None and story.place is not None:
+            release(connection, story.lane, story.place)
+        return
+    if then is not None:
+        phase, body = then
+        connection.execute("DELETE FROM counterfoil_ready WHERE intent = ?", (story.intent,))
+        _, attempt = insert(connection, ATTEMPT, [(story.intent, "act", "", now, None)])
+        insert(connection, RECEIPT, [(attempt, story.intent, phase, 1, body, "", now)])
+    if story.lane is not None and story.place is not None:
+        # Whoever decided about the head lets its lane go on.
+        advance(connection, story.lane, story.place, now=now)
+
+
+def _prune(connection: Connection, *, before: float, limit: int) -> list[str]:
+    found = connection.execute(
+        "SELECT i.seq, i.effect_id, c.attempt FROM counterfoil_receipt c JOIN counterfoil_intent i ON i.seq = c.intent"
+        " WHERE c.final = 1 AND c.phase IN ('accepted', 'rejected', 'failed') AND c.at < ? AND i.body IS NOT NULL"
+        " AND NOT EXISTS (SELECT 1 FROM counterfoil_ready r WHERE r.intent = i.seq)"
+        " AND c.attempt = (SELECT max(seq) FROM counterfoil_attempt a WHERE a.intent = i.seq)"
+        " ORDER BY c.attempt LIMIT ?",
+        (before, limit),
+    )
+    if not found:
+        return []
+    intents = [row[0] for row in found]
+    inside, kept = marks(len(found)), [row[2] for row in found]
+    connection.execute(f"UPDATE counterfoil_intent SET body = NULL WHERE seq IN {inside}", intents)  # noqa: S608
+    old = f"(SELECT seq FROM counterfoil_attempt WHERE intent IN {inside} AND seq NOT IN {inside})"  # noqa: S608
+    for table in ("sending", "receipt"):
+        connection.execute(f"DELETE FROM counterfoil_{table} WHERE attempt IN {old}", (*intents, *kept))  # noqa: S608
+    connection.execute(
+        f"DELETE FROM counterfoil_attempt WHERE intent IN {inside} AND seq NOT IN {inside}",  # noqa: S608
+        (*intents, *kept),
+    )
+    return [row[1] for row in found]

@@ -1,0 +1,443 @@
+"""The dispatcher's engine: flows, and the transactions that answer many of them at once.
+
+`turn` does one round: it steps the flows whose handlers have replied, and answers what they ask of the store in one
+transaction: ends are recorded first, then what is due is claimed, then the send-right is taken for what starts now. A
+handler starts after that transaction is durable, never before. Nothing here knows a colour: `turn` blocks, and
+returns the handlers to start.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from counterfoil.errors import CommitUnknown, LedgerError, LedgerUnavailable, NotSerializable, UsageError
+from counterfoil.outbox.agreed import agreed
+from counterfoil.outbox.dispatch import send
+from counterfoil.outbox.endings import NEEDS_OPERATOR, parked
+from counterfoil.outbox.reconcile import look
+from counterfoil.outbox.requests import (
+    Ask,
+    Chance,
+    Clock,
+    Encode,
+    Expire,
+    Finish,
+    Grant,
+    Note,
+    Perform,
+    Verify,
+)
+from counterfoil.outbox.terms import Terms
+from counterfoil.ports.outbox_store import Claim, LateFact, Sweep, Turn
+from counterfoil.protocol import codec
+from counterfoil.protocol.requests import Overran, Request, Returned
+from counterfoil.protocol.standings import LOOK, SEND
+from counterfoil.runtime.coding import PROOF, coder
+from counterfoil.runtime.desks import Opened
+from counterfoil.runtime.handlers import Context
+from counterfoil.runtime.jobs import Job, Replied, boot_s
+from counterfoil.runtime.registry import Registry
+
+LOOKS_MAX: Final = 8
+SWEEP_S: Final = 1.0
+WATCH_S: Final = 0.02
+_TROUBLE_FIRST_S: Final = 0.05
+_TROUBLE_LAST_S: Final = 1.0
+
+
+class Work:
+    """One claim in hand: its flow, and what the flow waits for."""
+
+    __slots__ = ("claim", "flow", "job", "operation", "request", "terms")
+
+    def __init__(self, claim: Claim, operation: Any, terms: Terms) -> None:
+        self.claim = claim
+        self.operation = operation
+        self.terms = terms
+        self.flow: Coroutine[Request[Any], Any, None] = (send if claim.kind == SEND else look)(claim, terms)
+        self.request: Any = None
+        self.job: Job | None = None
+
+
+class Engine:
+    """Dispatches for one life.
+
+    Args:
+        opened: the outbox.
+        registry: the recipients.
+        terms: the bounds that hold where no contract says otherwise.
+        label: what people call this dispatcher.
+        batch: claims in hand at most, if that is more than `concurrency`.
+        concurrency: handlers that run at once at most.
+        poll_s: how long it looks away while idle, in seconds.
+        wake: called, from any thread, when there is something to do.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        registry: Registry,
+        *,
+        terms: Terms,
+        label: str,
+        batch: int,
+        concurrency: int,
+        poll_s: float,
+        wake: Callable[[], None],
+    ) -> None:
+        self._opened = opened
+        self._registry = registry
+        self._known = registry.known()
+        self._terms = terms
+        self._label = label
+        self._batch = batch
+        self._concurrency = concurrency
+        self._poll_s = poll_s
+        self._wake = wake
+        self._epoch: str | None = None
+        self._replies: deque[tuple[Work, Job, Replied]] = deque()
+        self._granting: deque[Work] = deque()
+        self._expiring: list[Work] = []
+        self._finishing: list[Work] = []
+        self._notes: list[LateFact] = []
+        self._starting: list[Job] = []
+        # Handlers that run, abandoned ones too: they hold their place until they have really ended.
+        self._running: dict[Job, str] = {}
+        self._overdue: list[tuple[float, int, Work, Job]] = []
+        self._serial = itertools.count()
+        self._looking = True
+        self._swept: Sweep = Sweep()
+        self._sweep_at = 0.0
+        self._due_at: float | None = None
+        self._pause_until = 0.0
+        self._pause_s = _TROUBLE_FIRST_S
+        self._counted = False
+        self.stopping = False
+        self.ended: Counter[str] = Counter()
+        self.in_hand = 0
+
+    # --- the life
+
+    @property
+    def epoch(self) -> str:
+        """The epoch of this life; registered, durably, when it is first needed or after it was found retired."""
+        if self._epoch is None:
+            session = self._opened.session
+            owners = session.owners
+            epoch = f"0.{os.urandom(4).hex()}" if owners is None else owners.register(self._label)
+            session.own_epochs.add(epoch)
+            self._opened.store.enlist(epoch, self._label)
+            self._epoch = epoch
+        return self._epoch
+
+    def leave(self) -> None:
+        """End the life. Where handlers still run it lasts as long as they do, so that nobody asks too early."""
+        epoch, session = self._epoch, self._opened.session
+        if epoch is None:
+            return
+        self._epoch = None
+        if not self._running:
+            if self.in_hand == 0:
+                self._opened.store.dismiss(epoch)
+            if session.owners is not None:
+                session.owners.retire(epoch)
+            session.own_epochs.discard(epoch)
+
+    # --- one round
+
+    def turn(self) -> tuple[list[Job], float]:
+        """Do one round; return the handlers to start, and how long there is nothing to do, in seconds.
+
+        Raises:
+            CommitUnknown: the store did not say how a commit ended; this life must end.
+        """
+        self._abandon_overdue()
+        self._take_replies()
+        mono = time.monotonic()
+        if mono >= self._pause_until:
+            try:
+                self._sweep(mono)
+                self._exchange()
+                self._pause_s = _TROUBLE_FIRST_S
+            except CommitUnknown:
+                raise
+            except LedgerUnavailable:
+                # Nothing was recorded. What is in hand stays in hand, and nothing is claimed meanwhile.
+                self._pause_until = mono + self._pause_s
+                self._pause_s = min(self._pause_s * 2, _TROUBLE_LAST_S)
+        started, self._starting = self._starting, []
+        for job in started:
+            self._opened.session.retain(job)
+        return started, self._idle_s(mono)
+
+    def idle(self, within_s: float) -> bool:
+        """Say whether nothing is in hand, nothing is due, and nothing in progress will be due `within_s`."""
+        if self.in_hand or self._replies:
+            return False
+        # Looked at afresh: claims of lives that are gone are work too.
+        self._sweep_at = 0.0
+        try:
+            self._sweep(time.monotonic(), unsettled=True)
+        except LedgerUnavailable:
+            return False
+        due, later = self._swept.next_due_s, self._swept.unsettled_due_s
+        if due is not None and due <= 0:
+            self._looking = True
+            return False
+        return later is None or later > within_s
+
+    def nudged(self) -> None:
+        """Look at once, from any thread."""
+        self._looking = True
+        self._wake()
+
+    @property
+    def running(self) -> int:
+        """Handlers that have not ended."""
+        return len(self._running)
+
+    def abandon(self) -> None:
+        """Let go of all that is in hand: for the store this is a crash."""
+        for job in list(self._running):
+            job.abandon()
+        self._granting.clear()
+        self._overdue.clear()
+
+    # --- stepping
+
+    def _take_replies(self) -> None:
+        while self._replies:
+            work, job, reply = self._replies.popleft()
+            if work.job is job:
+                work.job = None
+                self._step(work, reply)
+
+    def _step(self, work: Work, answer: Any) -> None:
+        """Send an answer to a flow and put its next request where it will be answered."""
+        while True:
+            try:
+                request = work.flow.send(answer)
+            except StopIteration:
+                self.in_hand -= 1
+                return
+            work.request = request
+            if isinstance(request, Clock):
+                answer = self._opened.store.now()
+            elif isinstance(request, Chance):
+                answer = random.random()  # noqa: S311 - jitter, no secret
+            elif isinstance(request, Encode):
+                answer = self._encoded(work, request)
+            elif isinstance(request, Note):
+                self._notes.append(request.fact)
+                answer = None
+            elif isinstance(request, Verify) and work.operation.verify is None:
+                answer = Returned(value=True)
+            else:
+                self._queue(work, request)
+                return
+
+    def _queue(self, work: Work, request: Any) -> None:
+        if isinstance(request, Finish):
+            self._finishing.append(work)
+        elif isinstance(request, Grant):
+            self._granting.append(work)
+        elif isinstance(request, Expire):
+            self._expiring.append(work)
+        else:
+            self._start(work, request, until=None)
+
+    def _start(self, work: Work, request: Any, *, until: tuple[float, float] | None) -> None:
+        operation = work.operation
+        handler, given = operation.run, tuple[Any, ...]()
+        if isinstance(request, Ask):
+            handler = operation.reconcile
+        elif isinstance(request, Verify):
+            handler, given = operation.verify, (self._coder(work).decode(request.proof),)
+        deadline = time.monotonic() + request.timeout_s
+        context = Context(request.key, request.number, deadline)
+        job = Job(
+            handler,
+            given,
+            context,
+            done=lambda job, reply: self._replied(work, job, reply),
+            until=until,
+            clock=self._opened.session.clock,
+        )
+        work.job = job
+        self._running[job] = work.claim.kind
+        heapq.heappush(self._overdue, (deadline, next(self._serial), work, job))
+        self._starting.append(job)
+
+    def _replied(self, work: Work, job: Job, reply: Replied) -> None:
+        self._running.pop(job, None)
+        self._replies.append((work, job, reply))
+        self._opened.session.release(job)
+        self._wake()
+
+    def _abandon_overdue(self) -> None:
+        now = time.monotonic()
+        while self._overdue and (self._overdue[0][0] <= now or self._overdue[0][3] not in self._running):
+            _, _, work, job = heapq.heappop(self._overdue)
+            if work.job is job and job in self._running:
+                work.job = None
+                job.abandon()
+                self._step(work, Overran())
+
+    def _coder(self, work: Work) -> Any:
+        return coder(work.operation.settings.proof_type, PROOF)
+
+    def _encoded(self, work: Work, request: Encode) -> bytes | str:
+        try:
+            proof: bytes = self._coder(work).encode(request.value)
+        except NotSerializable:
+            return type(request.value).__name__
+        return proof if len(proof) <= codec.PROOF_BYTES_MAX else codec.digest(proof)
+
+    # --- the store
+
+    def _exchange(self) -> None:
+        """Answer in one transaction all that flows ask of the store, and claim what there is room for."""
+        paused = self._paused()
+        granting = [work for work in self._granting if not self._held(work, paused)]
+        refused = [work for work in self._granting if self._held(work, paused)]
+        room = max(0, self._concurrency - sum(kind == SEND for kind in self._running.values()))
+        rights = granting[:room]
+        sends, looks = self._wanted(room, len(granting))
+        if not (self._finishing or self._notes or self._expiring or rights or refused or sends or looks):
+            return
+        finishing, notes, expiring = self._finishing, self._notes, self._expiring
+        clock = self._opened.session.clock
+        boot, wall = boot_s(clock), clock.time()
+        epoch = self.epoch
+
+        def work_on(turn: Turn) -> tuple[list[bool], list[Claim], list[bool], list[float | None], bool]:
+            recorded = turn.finish([work.request.ending for work in finishing])
+            turn.note(notes)
+            claims = turn.claim(SEND, limit=sends, known=self._known) if sends else []
+            if looks:
+                claims += turn.claim(LOOK, limit=looks, known=self._known)
+            expired = turn.expire([work.claim for work in expiring])
+            granted = turn.grant([work.claim for work in rights])
+            return recorded, claims, expired, granted, turn.live
+
+        recorded, claims, expired, granted, live = self._opened.store.exchange(epoch, work_on)
+        # Durable from here on: flows learn it, and handlers may start.
+        self._finishing, self._notes, self._expiring = [], [], []
+        self._looking = bool(claims) and len(claims) >= sends + looks
+        self._granting = deque(work for work in granting[room:])
+        for work, ours in zip(finishing, recorded, strict=True):
+            self._note_end(work, recorded=ours)
+            self._step(work, ours)
+        for work, ours in zip(expiring, expired, strict=True):
+            self._step(work, ours)
+        for work in refused:
+            self._step(work, None)
+        for work, at in zip(rights, granted, strict=True):
+            self._granted(work, at, since=(boot, wall))
+        for claim in claims:
+            self._take(claim)
+        if not live:
+            # Somebody took this life for gone: what it had decided is void, and a fresh one goes on.
+            self._opened.session.retired(epoch)
+            self._epoch = None
+
+    def _granted(self, work: Work, at: float | None, *, since: tuple[float, float]) -> None:
+        within_s = work.request.within_s
+        self._step_to_perform(work, at, until=(since[0] + within_s, since[1] + within_s))
+
+    def _step_to_perform(self, work: Work, at: float | None, *, until: tuple[float, float]) -> None:
+        if at is None:
+            self._step(work, None)
+            return
+        request = work.flow.send(at)
+        assert isinstance(request, Perform)
+        work.request = request
+        self._start(work, request, until=until)
+
+    def _take(self, claim: Claim) -> None:
+        """Begin the flow of a claim."""
+        self.in_hand += 1
+        try:
+            operation = self._registry.restore(claim.body)
+            terms = agreed(operation, self._terms)
+        except UsageError:
+            # Its arguments fit no longer: the code has changed since it was staged.
+            work = Work(claim, None, self._terms)
+            work.flow.close()
+            work.flow = _unfit(claim)
+        else:
+            work = Work(claim, operation, terms)
+        self._step(work, None)
+
+    def _wanted(self, room: int, waiting: int) -> tuple[int, int]:
+        if self.stopping or not (self._looking or self._finishing):
+            return 0, 0
+        sends = max(room, self._batch - (self._concurrency - room)) - waiting
+        looks = LOOKS_MAX - sum(kind == LOOK for kind in self._running.values())
+        return max(0, min(sends, self._batch)), max(0, looks)
+
+    def _paused(self) -> frozenset[str]:
+        return self._swept.paused
+
+    def _held(self, work: Work, paused: frozenset[str]) -> bool:
+        return self.stopping or "*" in paused or f"recipient:{work.claim.recipient}" in paused
+
+    def _note_end(self, work: Work, *, recorded: bool) -> None:
+        ending = work.request.ending
+        self.ended[ending.phase if recorded else "late"] += 1
+
+    # --- looking around
+
+    def _sweep(self, mono: float, *, unsettled: bool = False) -> None:
+        store = self._opened.store
+        if mono >= self._sweep_at:
+            self._sweep_at = mono + SWEEP_S
+            epoch = self.epoch
+            swept = store.sweep(epoch, self._known)
+            for gone in swept.lives:
+                if self._gone(gone):
+                    store.recover(gone, by=epoch)
+            self._swept = store.sweep(epoch, self._known, unsettled=unsettled) if swept.lives or unsettled else swept
+            due = self._swept.next_due_s
+            self._due_at = None if due is None else mono + max(0.0, due)
+            self._looking = self._looking or (due is not None and due <= 0)
+        elif store.changed() or (self._due_at is not None and mono >= self._due_at):
+            self._due_at = None
+            self._looking = True
+
+    def _gone(self, epoch: str) -> bool:
+        owners = self._opened.session.owners
+        if owners is None:
+            return False
+        try:
+            return owners.gone(epoch)
+        except LedgerUnavailable:
+            raise
+        except LedgerError:
+            return False
+
+    def _idle_s(self, mono: float) -> float:
+        if self._replies:
+            return 0.0
+        if mono < self._pause_until:
+            return self._pause_until - mono
+        room = self._concurrency > len(self._running) and not self.stopping
+        if self._finishing or self._expiring or (room and (self._looking or self._granting)):
+            return 0.0
+        rest = [min(self._poll_s, WATCH_S), self._sweep_at - mono]
+        if self._overdue:
+            rest.append(self._overdue[0][0] - mono)
+        if self._due_at is not None:
+            rest.append(self._due_at - mono)
+        return max(0.0, min(rest))
+
+
+async def _unfit(claim: Claim) -> None:
+    await Finish(parked(claim, NEEDS_OPERATOR, claim.standing, reason="arguments-do-not-fit"))

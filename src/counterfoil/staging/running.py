@@ -1,0 +1,50 @@
+"""Running the statements of staging on a connection: the same for every driver, blocking or awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from counterfoil.errors import UsageError
+from counterfoil.ports.outbox_store import Staging
+
+Rows = Sequence[Sequence[Any]]
+
+
+def run(staging: Staging, execute: Callable[[str, Sequence[Any]], Rows]) -> list[bool]:
+    """Run the statements; what the driver raises passes unchanged."""
+    rows: Rows | None = None
+    while True:
+        try:
+            sql, parameters = staging.send(rows)  # type: ignore[arg-type]
+        except StopIteration as done:
+            return list(done.value)
+        rows = execute(sql, parameters)
+
+
+async def run_async(staging: Staging, execute: Callable[[str, Sequence[Any]], Awaitable[Rows]]) -> list[bool]:
+    """The same, awaited."""
+    rows: Rows | None = None
+    while True:
+        try:
+            sql, parameters = staging.send(rows)  # type: ignore[arg-type]
+        except StopIteration as done:
+            return list(done.value)
+        rows = await execute(sql, parameters)
+
+
+def no_connection(given: Any) -> UsageError:
+    """Make the error for a cursor, or whatever else of a driver is no connection."""
+    return UsageError(
+        f"staging takes a connection, not {type(given).__module__}.{type(given).__name__}; nothing was staged",
+        hint="give the connection that your transaction is open on",
+    )
+
+
+def no_transaction(mend: str) -> UsageError:
+    """Make the error for a connection without an open transaction."""
+    return UsageError(
+        "there is no open transaction on this connection; nothing was staged",
+        code="no-transaction",
+        hint=mend,
+    )
