@@ -31,8 +31,10 @@ def sql(schema: str = DEFAULT_SCHEMA) -> str:
 
 def version_of(connection: Connection, schema: str) -> int:
     """Return the version of a schema, 0 where there is none."""
-    table = f"{names.quoted(schema)}.migration"
-    present = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
+    # Not by `to_regclass`: what a session has once looked for in vain it does not look for again, and waiting for an
+    # advisory lock does not tell it that another one has made it meanwhile.
+    there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'migration')"
+    present = connection.execute(there, (schema,)).fetchone()
     if present is None or not present[0]:
         return 0
     found = connection.execute(_text("SELECT coalesce(max(version), 0) FROM :schema.migration", schema)).fetchone()
