@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Self
 
 import pytest
@@ -291,15 +292,20 @@ class Store:
     """One ledger that several lives of this process open, and that their deaths leave behind.
 
     Args:
-        kind: `memory`, `sqlite` (apsw) or `sqlite3` (the standard library's engine).
+        kind: `memory`, `sqlite` (apsw), `sqlite3` (the standard library's engine) or `postgres`.
         folder: where its file is.
+        database: the address of a PostgreSQL database, where each store gets a schema of its own.
     """
 
-    def __init__(self, kind: str, folder: Any) -> None:
+    _schemas = count(1)
+
+    def __init__(self, kind: str, folder: Any, database: str = "") -> None:
         self.kind = kind
         self._memory = MemoryLedger() if kind == "memory" else None
         engine = "?engine=sqlite3" if kind == "sqlite3" else ""
         self.url = f"sqlite:///{folder}/ledger.db{engine}"
+        if kind == "postgres":
+            self.url = f"{database}?schema=store_{next(self._schemas)}&timeout=10&pool=2"
 
     @property
     def target(self) -> Any:

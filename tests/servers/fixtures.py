@@ -68,6 +68,13 @@ def database(postgres_major: int, request: pytest.FixtureRequest) -> Iterator[st
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
 
 
+@pytest.fixture(scope="session")
+def shared_database(postgres_clusters: Callable[[int], Cluster]) -> str:
+    """The address of one database for all tests of a worker, each of which keeps to a schema of its own."""
+    given = os.environ.get(f"TEST_POSTGRES_{NEWEST}_URL")
+    return given or postgres_clusters(NEWEST).database(f"shared_{os.getpid()}")
+
+
 @pytest.fixture
 def durable_postgres(postgres_major: int) -> Iterator[Cluster]:
     """A cluster of one test, with fsync: it may be stopped, killed and restarted."""

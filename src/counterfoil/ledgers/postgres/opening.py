@@ -67,11 +67,15 @@ def prepare(pool: Pool, schema: str, *, migrate: bool = True) -> None:
                 )
             migrations.apply(connection, schema)
     except psycopg.Error as error:
-        if connection.idle:
+        known = connection.idle
+        connection.close()
+        if known:
             raise troubles.said(error) from error
         raise LedgerUnavailable(f"PostgreSQL: {troubles.text(error)}", effect_ran="no") from error
-    finally:
+    except BaseException:
         connection.close()
+        raise
+    pool.keep(connection)
 
 
 def _check(connection: Connection) -> None:

@@ -132,6 +132,10 @@ class Pool:
         connection.give_up = time.monotonic() + self.timeout_s
         return connection
 
+    def keep(self, connection: Connection) -> None:
+        """Take a spare connection in, before the pool is used."""
+        self._give_back(connection)
+
     def close(self) -> None:
         """Close what is free; what is in use is closed when it is given back."""
         if not self.inherited:
