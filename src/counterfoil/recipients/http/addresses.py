@@ -46,10 +46,13 @@ _RANGES: Final = tuple((slug, ip_network(text)) for slug, texts in _SPECIAL for 
 # Ranges of IPv6 that carry an IPv4 address, and how far from the right it stands: it is judged too.
 _CARRIERS: Final = (
     (IPv6Network("::ffff:0:0/96"), 0),
+    (IPv6Network("::ffff:0:0:0/96"), 0),
     (IPv6Network("::/96"), 0),
     (IPv6Network("64:ff9b::/96"), 0),
     (IPv6Network("2002::/16"), 80),
 )
+# Nothing else of IPv6 is given out to hosts of the internet; the two others stand for IPv4 addresses.
+_PUBLIC: Final = tuple(map(IPv6Network, ("2000::/3", "::ffff:0:0/96", "64:ff9b::/96")))
 _NUMBER: Final = re.compile(r"\d+|0[xX][0-9a-fA-F]*")
 
 
@@ -74,10 +77,14 @@ def special(address: Address) -> str | None:
             return "link-local"
         for network, shift in _CARRIERS:
             if address in network and address > IPv6Address(1):
-                return special(IPv4Address(int(address) >> shift & 0xFFFFFFFF))
+                found = special(IPv4Address(int(address) >> shift & 0xFFFFFFFF))
+                if found is not None:
+                    return found
     for slug, ranged in _RANGES:
         if address.version == ranged.version and address in ranged:
             return slug
+    if isinstance(address, IPv6Address) and not any(address in network for network in _PUBLIC):
+        return "reserved"
     return None
 
 
