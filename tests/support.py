@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+from weakref import WeakSet
 
 import pytest
 
@@ -111,9 +112,18 @@ class Payee:
 class Gate:
     """Holds handlers until a test opens it; tells the test when one has come."""
 
+    _made: ClassVar[WeakSet[Gate]] = WeakSet()
+
     def __init__(self) -> None:
         self.reached = threading.Event()
         self.opened = threading.Event()
+        self._made.add(self)
+
+    @classmethod
+    def open_all(cls) -> None:
+        """Let everybody go who waits for a test that has failed."""
+        for gate in list(cls._made):
+            gate.open()
 
     def stop(self) -> None:
         """Wait here, in a thread."""
@@ -207,6 +217,8 @@ class Awaited:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        if error[0] is not None:
+            Gate.open_all()
         if hasattr(self.inner, "__aexit__"):
             await self.inner.__aexit__(*error)
         else:
