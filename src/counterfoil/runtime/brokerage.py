@@ -172,11 +172,9 @@ class Brokerage:
         wake: Callable[[], None],
     ) -> Effort:
         """Make one attempt of an operation; nothing is reserved yet."""
-        if self.session is None or not self.audited:
-            key = f"cf-{os.urandom(20).hex()}"
-        else:
-            of = 1 if asked.keep_key else number
-            key = keys.effect_key(self.session.namespace, trail.run, name, attempt=of)
+        # An activation's run has a random name, so that keys are its own without a ledger too.
+        namespace = "" if self.session is None else self.session.namespace
+        key = keys.effect_key(namespace, trail.run, name, attempt=1 if asked.keep_key else number)
         call = Call(
             authority,
             asked.proposal,
