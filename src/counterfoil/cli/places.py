@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from counterfoil.errors import LedgerUnavailable, UsageError
-from counterfoil.ledgers.urls import MemoryUrl, SqliteUrl, parse
+from counterfoil.ledgers.urls import MemoryUrl, PostgresUrl, SqliteUrl, parse, without_password
 from counterfoil.ports.ledger import Ledger
 from counterfoil.runtime.sync import Runtime
 
@@ -59,9 +59,9 @@ class Place:
             yield runtime
 
     def options(self) -> list[str]:
-        """Return the options that another command needs to speak of the same ledger."""
+        """Return the options that another command needs to speak of the same ledger; a password is left out."""
         said = (
-            ["--ledger", self.target]
+            ["--ledger", without_password(self.target)]
             if isinstance(self.target, str) and os.environ.get(VARIABLE) != self.target
             else []
         )
@@ -81,6 +81,8 @@ def _present(target: str) -> None:
     url = parse(target)
     if isinstance(url, MemoryUrl):
         raise UsageError("memory: is a new ledger each time, with nothing in it to see", hint=_HINT)
+    if isinstance(url, PostgresUrl):
+        url.check()
     if not isinstance(url, SqliteUrl):
         return
     path = Path(url.path)

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from counterfoil.errors import UsageError
-from counterfoil.ports.ledger import Ledger
+from counterfoil.ports.ledger import Closing, Ledger
 
 _FORMS: Final = "write sqlite:///relative.db, sqlite:////absolute.db, postgresql://host/database or memory:"
 _LATER: Final = {"nats": "NATS JetStream"}
@@ -111,6 +111,17 @@ class PostgresUrl(msgspec.Struct, frozen=True, kw_only=True):
             migrate=migrate,
         )
 
+    def check(self) -> None:
+        """Raise unless an up-to-date ledger is there; nothing is made.
+
+        Raises:
+            UsageError: there is none, or an older one.
+            LedgerUnavailable: it cannot be reached.
+        """
+        ledger = self.open(migrate=False)
+        if isinstance(ledger, Closing):
+            ledger.close()
+
     def __repr__(self) -> str:
         # The address may hold a password.
         return f"PostgresUrl(schema={self.schema!r}, pool={self.pool})"
@@ -139,6 +150,11 @@ def parse(url: str) -> LedgerUrl:
     if scheme != "sqlite":
         raise UsageError(f"there is no ledger for {scheme!r} URLs", hint=_FORMS)
     return _sqlite(rest)
+
+
+def without_password(url: str) -> str:
+    """Return a URL with its password hidden, for showing it."""
+    return re.sub(r"(?<=://)([^:@/]*):[^@/]*@", r"\1:***@", url)
 
 
 def _sqlite(rest: str) -> SqliteUrl:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import NoneType
 from typing import Any, Final, Self, TypeVar
 
 import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 T = TypeVar("T")
@@ -56,27 +58,32 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """Whether it can be used for another question."""
         return self.pgconn.transaction_status == _IDLE
 
+    @property
+    def stale(self) -> bool:
+        """Whether the server has ended it while nobody used it."""
+        poll = select.poll()
+        poll.register(self.pgconn.socket, _READ)
+        if not poll.poll(0):
+            return False
+        try:
+            self.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return True
+        return self.pgconn.status != ConnStatus.OK
+
     def wait(self, gen: PQGen[T], interval: float = 0.0, timeout: float | None = None) -> T:  # noqa: ARG002
         """Wait for what psycopg does, until `give_up`. An interrupt is passed on when the answer is there."""
-        interrupt: BaseException | None = None
         socket = self.pgconn.socket
-        try:
+        patience = _Patience()
+        with patience:
             wanted = next(gen)
             while True:
-                try:
-                    ready = self._wait(socket, _events(wanted))
-                except psycopg.Error:
-                    raise
-                except BaseException as error:
-                    if interrupt is not None:
-                        raise
-                    interrupt = error
-                    continue
-                wanted = gen.send(_ready(ready))
-        except StopIteration as done:
-            if interrupt is not None:
-                raise interrupt from None
-            return done.value  # type: ignore[no-any-return]
+                ready = patience.through(partial(self._wait, socket, _events(wanted)))
+                if ready is not None:
+                    try:
+                        wanted = gen.send(_ready(ready))
+                    except StopIteration as done:
+                        return done.value  # type: ignore[no-any-return]
 
     def ask(self, question: bytes, values: Sequence[bytes | None], types: Sequence[int]) -> PGresult:
         """Ask one question with binary parameters, and return its binary answer.
@@ -86,27 +93,17 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         Raises:
             psycopg.Error: what the server said; a connection that is not idle then leaves the end unknown.
         """
-        pgconn = self.pgconn
-        pgconn.send_query_params(question, values, types, [_BINARY] * len(values), _BINARY)
-        interrupt: BaseException | None = None
+        self.pgconn.send_query_params(question, values, types, [_BINARY] * len(values), _BINARY)
+        patience = _Patience()
         answers: list[PGresult] = []
-        ended = False
-        while not ended:
-            try:
-                ended = self._collect(answers)
-            except psycopg.Error:
-                raise
-            except BaseException as error:
-                if interrupt is not None:
-                    raise
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
-        for answer in answers:
-            if answer.status not in _GOOD:
-                raise errors.error_from_result(answer)
-        if len(answers) != 1:
-            raise psycopg.OperationalError("the connection ended without an answer")
+        with patience:
+            while patience.through(lambda: self._collect(answers)) is None:
+                pass
+            for answer in answers:
+                if answer.status not in _GOOD:
+                    raise errors.error_from_result(answer)
+            if len(answers) != 1:
+                raise psycopg.OperationalError("the connection ended without an answer")
         return answers[0]
 
     def heard(self, timeout_s: float) -> bool:
@@ -138,8 +135,6 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             if answer is None:
                 return True
             answers.append(answer)
-            if answer.status not in (*_GOOD, ExecStatus.FATAL_ERROR):
-                raise psycopg.InternalError(f"an answer of status {answer.status} was not expected")
 
     def _wait(self, socket: int, events: int) -> int:
         poll = select.poll()
@@ -154,6 +149,32 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """Take note of what the server says beside its answers."""
         if notice.sqlstate == _WAIT_CANCELLED:
             self.wait_cancelled = True
+
+
+class _Patience:
+    """Puts off an interrupt (Ctrl-C) until the answer is there; a second one is passed on at once."""
+
+    def __init__(self) -> None:
+        self._interrupt: BaseException | None = None
+
+    def through(self, work: Callable[[], T]) -> T | None:
+        """Do work, or return None where it was interrupted and is to be done again."""
+        try:
+            return work()
+        except psycopg.Error:
+            raise
+        except BaseException as error:
+            if self._interrupt is not None:
+                raise
+            self._interrupt = error
+            return None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._interrupt is not None and isinstance(error, (psycopg.Error, NoneType)):
+            raise self._interrupt from error
 
 
 def _events(wanted: int) -> int:

@@ -181,7 +181,9 @@ class Lives:
                     found = connection.execute(statement, values).fetchone()
                 except psycopg.Error as error:
                     known = connection.idle
-                    if tries == _TRIES or (known and error.sqlstate not in troubles.AGAIN):
+                    if known and error.sqlstate not in troubles.AGAIN:
+                        raise troubles.said(error) from error
+                    if tries == _TRIES:
                         # Nobody settles this: the caller acts as if it had not happened, which is safe either way.
                         raise LedgerUnavailable(
                             f"PostgreSQL: {troubles.text(error)}", code="ledger-io", effect_ran="no"

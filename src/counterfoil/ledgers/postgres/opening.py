@@ -55,17 +55,7 @@ def prepare(pool: Pool, schema: str, *, migrate: bool = True) -> None:
     """
     connection = pool.spare()
     try:
-        _check(connection)
-        version = migrations.version_of(connection, schema)
-        migrations.refuse_newer(version)
-        if version < len(migrations.MIGRATIONS):
-            if not migrate:
-                raise UsageError(
-                    f"there is no ledger of this version in the schema {schema!r}",
-                    code="schema-missing",
-                    hint="a runtime makes it, or `counterfoil migrate`",
-                )
-            migrations.apply(connection, schema)
+        _prepare(connection, schema, migrate=migrate)
     except psycopg.Error as error:
         known = connection.idle
         connection.close()
@@ -76,6 +66,20 @@ def prepare(pool: Pool, schema: str, *, migrate: bool = True) -> None:
         connection.close()
         raise
     pool.keep(connection)
+
+
+def _prepare(connection: Connection, schema: str, *, migrate: bool) -> None:
+    _check(connection)
+    version = migrations.version_of(connection, schema)
+    migrations.refuse_newer(version)
+    if version < len(migrations.MIGRATIONS):
+        if not migrate:
+            raise UsageError(
+                f"there is no ledger of this version in the schema {schema!r}",
+                code="schema-missing",
+                hint="a runtime makes it, or `counterfoil migrate`",
+            )
+        migrations.apply(connection, schema)
 
 
 def _check(connection: Connection) -> None:

@@ -144,7 +144,11 @@ class Pool:
 
     def _connection(self, give_up: float) -> Connection:
         with suppress(IndexError):
-            return self._free.pop()
+            while True:
+                connection = self._free.pop()
+                if not connection.stale:
+                    return connection
+                connection.close()
         patient_until = min(give_up, time.monotonic() + PATIENCE_S)
         while True:
             try:

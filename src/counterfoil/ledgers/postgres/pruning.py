@@ -11,9 +11,9 @@ from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.postgres.rows import CODES
 from counterfoil.protocol.records import EVENT, Entry
 
-_LOCK: Final = "SELECT u.id FROM :schema.run u WHERE u.namespace = %s AND u.run = %s FOR NO KEY UPDATE"
+_LOCK: Final = "SELECT u.id, u.buried FROM :schema.run u WHERE u.namespace = %s AND u.run = %s FOR NO KEY UPDATE"
 _PRUNABLE: Final = """
-SELECT EXISTS (SELECT FROM :schema.record r WHERE r.run = %(run)s AND r.kind IN (17, 18))
+SELECT EXISTS (SELECT FROM :schema.record r WHERE r.run = %(run)s AND r.kind = 17)
     OR NOT EXISTS (SELECT FROM :schema.record r WHERE r.run = %(run)s AND r.kind <> %(delivered)s)
 """
 _DROP: Final = "DELETE FROM :schema.record WHERE run = %s AND slot = ANY (%s) AND slot <> %s"
@@ -41,7 +41,7 @@ def bury(
 
     run = connection.execute(filled(_LOCK), place).fetchone()
     values = {"run": run and run[0], "delivered": CODES[EVENT, "delivered"]}
-    if run is None or connection.execute(filled(_PRUNABLE), values).fetchone() != (True,):
+    if run is None or not (run[1] or connection.execute(filled(_PRUNABLE), values).fetchone() == (True,)):
         raise UsageError(f"run {place[1]!r} is not finished", hint="only finished runs are pruned")
     answer = writer.ask(connection, writer.question(schema), entries, patience_s=0, keeping=True)
     for reply in writer.replies(answer, entries):

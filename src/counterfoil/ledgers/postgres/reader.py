@@ -24,8 +24,7 @@ _RECORDS: Final = (
 _RUNS: Final = """
 SELECT u.run, u.began,
     (SELECT f.at FROM :schema.record f WHERE f.run = u.id AND f.slot = 'run/finished' AND f.kind = 17),
-    EXISTS (SELECT FROM :schema.record t WHERE t.run = u.id AND t.slot = 'run/tombstone'),
-    u.id
+    u.buried, u.id
 FROM :schema.run u WHERE {} ORDER BY u.id LIMIT %s
 """
 
@@ -78,8 +77,8 @@ class Reader:
         check_name(namespace)
         where = ["u.namespace = %s", "u.id > %s"]
         if finished is not None:
-            said = "EXISTS" if finished else "NOT EXISTS"
-            where.append(f"{said} (SELECT FROM :schema.record e WHERE e.run = u.id AND e.kind IN (17, 18))")
+            ended = "(u.buried OR EXISTS (SELECT FROM :schema.record e WHERE e.run = u.id AND e.kind = 17))"
+            where.append(ended if finished else f"NOT {ended}")
         if holding:
             where.append(_holding([rows.CODES[words] for words in holding if words in rows.CODES]))
         page = self.query(_RUNS.format(" AND ".join(where)), (namespace, after, limit))

@@ -32,6 +32,8 @@ from counterfoil.protocol.records import RUN, Entry, record_of
 # One entry can fill one page of the answer; a batch stays well below what the server's lock table holds.
 ENTRIES_MAX: Final = 256
 _TRIES: Final = 6
+# The server gives up waiting for a lock before we give up waiting for the server, whose answer is definite.
+_LOCK_SHARE: Final = 0.7
 _PAUSE_S: Final = 0.01
 _ARRAYS: Final = (TEXT, TEXT, TEXT, INT2, INT2, TEXT, INT2, BYTEA, INT8, FLOAT8, INT8, INT2, BOOL)
 _TYPES: Final = (INT4, BOOL, *(wire.ARRAY_OF[kind] for kind in _ARRAYS))
@@ -96,7 +98,7 @@ class Writer:
             tries += 1
             with self._pool.take() as connection:
                 try:
-                    answer = ask(connection, self._question, entries, patience_s=self._pool.timeout_s)
+                    answer = ask(connection, self._question, entries, patience_s=_LOCK_SHARE * self._pool.timeout_s)
                 except psycopg.Error as error:
                     if not connection.idle:
                         raise troubles.lost(error) from error

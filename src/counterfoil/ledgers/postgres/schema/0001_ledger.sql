@@ -1,4 +1,4 @@
--- Tables and functions of the ledger, in a schema of their own. `:schema` stands for its quoted name.
+-- Tables and functions of the ledger, in a schema of their own.
 --
 -- The hot functions are written in PL/pgSQL: each statement inside one sees what was committed before it began, so a
 -- lock can be taken and then be looked behind in one round trip, and their plans are kept without prepared statements.
@@ -42,6 +42,8 @@ CREATE TABLE :schema.run (
     namespace text COLLATE "C" NOT NULL,
     run text COLLATE "C" NOT NULL,
     began double precision NOT NULL,
+    -- Only the tombstone and what it names are left.
+    buried boolean NOT NULL DEFAULT false,
     UNIQUE (namespace, run)
 );
 
@@ -69,8 +71,8 @@ CREATE INDEX record_made ON :schema.record (made_by);
 -- What operators look for among many finished runs (uncertain, rejected, failed, released, notes ...).
 CREATE INDEX record_rare ON :schema.record (kind, run) WHERE kind NOT IN (0, 2, 3, 4, 5, 6, 15, 16, 17);
 
--- Ends of runs: finished, tombstone.
-CREATE INDEX record_end ON :schema.record (run) WHERE kind IN (17, 18);
+-- Runs that are finished.
+CREATE INDEX record_finished ON :schema.record (run) WHERE kind = 17;
 
 INSERT INTO :schema.ledger (id, generation, accepted, system_identifier, timeline, database, record)
 SELECT 1, 1, 0, c.system_identifier, substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8), d.oid,
@@ -100,9 +102,9 @@ BEGIN
 END
 $$;
 
--- Fills slots, in order; one row for each entry. The runs come sorted, so that no two callers lock each other out. A
--- lock on the run's row is held until the commit: positions within a run are in commit order, the tombstone cannot come
--- in between, and the transaction writes, so that its answer waits for its own commit.
+-- Fills slots, in order; returns one row for each entry. The runs come sorted, so that no two callers lock each other
+-- out. The lock on a run's row is held until the commit: positions within a run are in commit order, no tombstone comes in
+-- between, and the transaction has written something, so that whatever it answers waits for its own commit.
 CREATE FUNCTION :schema.append(
     patience_ms integer, keeping boolean,
     spaces text[], names text[], epochs text[],
@@ -114,22 +116,23 @@ CREATE FUNCTION :schema.append(
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    -- Verdicts on what is not simply recorded.
-    is_found CONSTANT smallint := 1;
-    is_pruned CONSTANT smallint := 2;
-    is_retired CONSTANT smallint := 3;
-    is_restored CONSTANT smallint := 4;
     total CONSTANT integer := cardinality(slots);
+    -- Notes and the tombstone are taken by a pruned run too.
+    outliving CONSTANT smallint[] := '{13, 14, 18}';
     deciding CONSTANT boolean := true = ANY (decisions);
-    run_ids bigint[] := '{}';
-    buried boolean[] := '{}';
-    owner_ids integer[] := '{}';
-    live boolean[] := '{}';
-    admitted boolean := true;
+    run_ids bigint[];
+    buried boolean[];
+    owner_ids integer[];
+    live boolean[];
+    all_admitted boolean := true;
     some_id bigint;
     some_state smallint;
+    is_buried boolean;
     added bigint[];
 BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'this server is a standby' USING ERRCODE = 'read_only_sql_transaction';
+    END IF;
     IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
@@ -137,9 +140,10 @@ BEGIN
         PERFORM set_config('lock_timeout', patience_ms::text, true);
     END IF;
     IF (SELECT l.timeline FROM :schema.ledger l WHERE l.id = 1) IS DISTINCT FROM
-        substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) THEN
-        RETURN QUERY SELECT is_restored, 0::bigint, 0::smallint, ''::bytea, '', 0::bigint, 0::float8, 0::bigint, 0::smallint
-            FROM generate_series(1, total);
+        substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
+    THEN
+        RETURN QUERY SELECT 4::smallint, NULL::bigint, NULL::smallint, NULL::bytea, NULL, NULL::bigint, NULL::float8,
+            NULL::bigint, NULL::smallint FROM generate_series(1, total);
         RETURN;
     END IF;
     FOR i IN 1 .. cardinality(epochs) LOOP
@@ -147,60 +151,72 @@ BEGIN
         some_state := 0;
         IF epochs[i] <> '' THEN
             IF deciding THEN
+                -- Whoever retires it waits until this commits, and this sees whoever has retired it.
                 SELECT o.id, o.retired INTO some_id, some_state FROM :schema.owner o WHERE o.epoch = epochs[i] FOR SHARE;
             ELSE
                 SELECT o.id, o.retired INTO some_id, some_state FROM :schema.owner o WHERE o.epoch = epochs[i];
             END IF;
-            IF some_id IS NULL THEN
+            IF some_id IS NULL AND EXISTS (
+                SELECT FROM unnest(owners, decisions) AS e (owner, decision) WHERE e.owner = i AND NOT e.decision
+            ) THEN
                 -- A host without owners of ours, or a life from elsewhere: it may state facts.
                 INSERT INTO :schema.owner (epoch, label, since, beat_s, retired) VALUES (epochs[i], '', times[1], 0, 2)
                     ON CONFLICT DO NOTHING;
                 SELECT o.id, o.retired INTO some_id, some_state FROM :schema.owner o WHERE o.epoch = epochs[i];
             END IF;
         END IF;
-        owner_ids := owner_ids || some_id::integer;
-        live := live || (some_state = 0);
-        admitted := admitted AND some_state = 0;
+        owner_ids[i] := some_id;
+        live[i] := some_state IS NOT DISTINCT FROM 0::smallint;
+        all_admitted := all_admitted AND (live[i] OR NOT deciding);
     END LOOP;
     FOR i IN 1 .. cardinality(names) LOOP
-        SELECT r.id INTO some_id FROM :schema.run r WHERE r.namespace = spaces[i] AND r.run = names[i] FOR NO KEY UPDATE;
-        IF some_id IS NULL AND (admitted OR EXISTS (
+        SELECT r.id, r.buried INTO some_id, is_buried FROM :schema.run r
+            WHERE r.namespace = spaces[i] AND r.run = names[i] FOR NO KEY UPDATE;
+        IF some_id IS NULL AND (all_admitted OR EXISTS (
             SELECT FROM unnest(places, owners, decisions) AS e (place, owner, decision)
             WHERE e.place = i AND (live[e.owner] OR NOT e.decision)
         )) THEN
             INSERT INTO :schema.run AS r (namespace, run, began)
                 VALUES (spaces[i], names[i], times[array_position(places, i::smallint)])
-                ON CONFLICT DO NOTHING RETURNING r.id INTO some_id;
+                ON CONFLICT DO NOTHING RETURNING r.id, r.buried INTO some_id, is_buried;
             IF some_id IS NULL THEN
-                SELECT r.id INTO some_id FROM :schema.run r WHERE r.namespace = spaces[i] AND r.run = names[i]
-                    FOR NO KEY UPDATE;
+                SELECT r.id, r.buried INTO some_id, is_buried FROM :schema.run r
+                    WHERE r.namespace = spaces[i] AND r.run = names[i] FOR NO KEY UPDATE;
             END IF;
         END IF;
-        run_ids := run_ids || some_id;
-        buried := buried || EXISTS (SELECT FROM :schema.record r WHERE r.run = some_id AND r.slot = 'run/tombstone');
-        admitted := admitted AND (keeping OR NOT buried[i]);
+        run_ids[i] := some_id;
+        buried[i] := is_buried AND NOT keeping;
+        all_admitted := all_admitted AND NOT buried[i];
     END LOOP;
     WITH ours AS (
         INSERT INTO :schema.record AS r (run, slot, kind, body, owner, append_id, at, check_sum, format)
         SELECT run_ids[e.place], e.slot, e.kind, e.body, owner_ids[e.owner], e.id, e.at, e.sum, e.format
         FROM unnest(places, owners, slots, kinds, bodies, ids, times, sums, formats, decisions)
             WITH ORDINALITY AS e (place, owner, slot, kind, body, id, at, sum, format, decision, number)
-        WHERE admitted OR ((live[e.owner] OR NOT e.decision) AND (keeping OR e.kind IN (13, 14, 18) OR NOT buried[e.place]))
+        WHERE all_admitted OR (
+            (live[e.owner] OR NOT e.decision) AND (e.kind = ANY (outliving) OR NOT buried[e.place])
+        )
         ORDER BY e.number
         ON CONFLICT (run, slot) DO NOTHING
         RETURNING r.seq
     )
     SELECT array_agg(o.seq) INTO added FROM ours o;
+    IF 18 = ANY (kinds) THEN
+        UPDATE :schema.run r SET buried = true WHERE r.id = ANY (run_ids) AND NOT r.buried AND EXISTS (
+            SELECT FROM :schema.record t WHERE t.run = r.id AND t.slot = 'run/tombstone'
+        );
+    END IF;
     IF cardinality(added) = total THEN
         RETURN QUERY SELECT 0::smallint, a.seq, NULL::smallint, NULL::bytea, NULL, NULL::bigint, NULL::float8,
             NULL::bigint, NULL::smallint FROM unnest(added) WITH ORDINALITY AS a (seq, number) ORDER BY a.number;
         RETURN;
     END IF;
+    -- 1: this is what fills the slot; 2: the run is pruned; 3: the owner may not decide; 4: the ledger went back in time.
     RETURN QUERY
         SELECT CASE
-                WHEN buried[e.place] AND NOT keeping AND e.kind NOT IN (13, 14, 18) THEN is_pruned
-                WHEN r.seq IS NOT NULL THEN is_found
-                ELSE is_retired
+                WHEN buried[e.place] AND NOT e.kind = ANY (outliving) THEN 2::smallint
+                WHEN r.seq IS NOT NULL THEN 1::smallint
+                ELSE 3::smallint
             END,
             r.seq, r.kind, r.body, coalesce(o.epoch, ''), r.append_id, r.at, r.check_sum, r.format
         FROM unnest(places, slots, kinds) WITH ORDINALITY AS e (place, slot, kind, number)
