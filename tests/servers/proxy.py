@@ -22,6 +22,7 @@ from typing import Final, Self
 
 _PIECE: Final = 1 << 20
 _RESET: Final = struct.pack("ii", 1, 0)
+_READY: Final = re.compile(rb"Z\x00\x00\x00\x05[ITE]\Z")
 
 
 class Act(Enum):
@@ -38,6 +39,9 @@ class Act(Enum):
     """It is passed on; both sides are reset when the answer has come, which is swallowed."""
     SWALLOW_REPLY = auto()
     """It is passed on; the answer and all that follows is swallowed, and the connection stays."""
+    LOSE_END = auto()
+    """It is passed on, and so is the answer, except for PostgreSQL's word that it is ready again, which follows the
+    commit; then both sides are reset."""
     STALL = auto()
     """It waits, as does all else, until the proxy is told to `resume`, and is passed on then."""
     HOLD = auto()
@@ -77,6 +81,9 @@ class Piece:
     data: bytes
 
 
+# What becomes of the answer to a request.
+_ON_REPLY: Final = {Act.LOSE_REPLY: Act.CUT, Act.SWALLOW_REPLY: Act.DROP, Act.LOSE_END: Act.LOSE_END}
+
 Rule = Callable[[Piece], "Act | float"]
 
 
@@ -107,6 +114,11 @@ class Proxy:
         """Everything that clients sent, one connection after another."""
         with self._lock:
             return b"".join(bytes(link.sent) for link in self.links)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing passes."""
+        return not self._running.is_set()
 
     def cut(self) -> None:
         """Cut all connections."""
@@ -194,8 +206,14 @@ class Proxy:
         if act is Act.STALL:
             self._running.clear()
         self._running.wait()
-        if act in (Act.LOSE_REPLY, Act.SWALLOW_REPLY):
-            link.on_reply = Act.CUT if act is Act.LOSE_REPLY else Act.DROP
+        if piece.request and act in _ON_REPLY:
+            link.on_reply = _ON_REPLY[act]
+        elif act is Act.LOSE_END:
+            whole = _READY.sub(b"", piece.data)
+            sink.sendall(whole)
+            if whole != piece.data:
+                link.reset()
+            return whole == piece.data
         if act is Act.CUT:
             link.reset()
             return False

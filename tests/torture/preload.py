@@ -5,6 +5,8 @@ import concurrent.futures
 import sqlite3
 
 import apsw
+import psycopg
+import psycopg_pool
 
 import counterfoil
 import counterfoil.ledgers.memory
@@ -16,10 +18,15 @@ import tests.torture.fork
 import tests.torture.full
 import tests.torture.kills
 import tests.torture.points
+import tests.torture.postgres.frozen
+import tests.torture.postgres.machines
+import tests.torture.postgres.restarts
+import tests.torture.postgres.wires
+import tests.torture.postgres.zombies
 import tests.torture.programs
 import tests.torture.race
 import tests.torture.recipient
 import tests.torture.stop
 import tests.torture.sync
 
-__all__ = ["apsw", "asyncio", "concurrent", "counterfoil", "sqlite3", "tests"]
+__all__ = ["apsw", "asyncio", "concurrent", "counterfoil", "psycopg", "psycopg_pool", "sqlite3", "tests"]

@@ -41,6 +41,7 @@ class Ask:
 
 
 Body = Generator[Ask, Any, Any]
+Patience = Callable[[BaseException, Ask, float], float | None]
 
 
 class Journal:
@@ -98,16 +99,23 @@ def _next(body: Body, answer: Any, error: BaseException | None) -> Ask:
     return body.send(answer) if error is None else body.throw(error)
 
 
-def carry(runtime: Runtime, run_id: str, body: Callable[[], Body], *, journal: Journal) -> Any:
+def carry(
+    runtime: Runtime,
+    run_id: str,
+    body: Callable[[], Body],
+    *,
+    journal: Journal,
+    patience: Patience = patient,
+) -> Any:
     """Run a body to its end, blocking; a life that was taken for gone opens the run again."""
     while True:
         try:
-            return _carry(runtime, run_id, body(), journal)
+            return _carry(runtime, run_id, body(), journal=journal, patience=patience)
         except OwnerRetired:
             continue
 
 
-def _carry(runtime: Runtime, run_id: str, body: Body, journal: Journal) -> Any:
+def _carry(runtime: Runtime, run_id: str, body: Body, *, journal: Journal, patience: Patience) -> Any:
     answer: Any = None
     error: BaseException | None = None
     with runtime.run(run_id) as run:
@@ -124,22 +132,29 @@ def _carry(runtime: Runtime, run_id: str, body: Body, journal: Journal) -> Any:
                     journal.tell(run_id, ask, answer)
                     break
                 except Exception as raised:
-                    if (pause_s := patient(raised, ask, began)) is None:
+                    if (pause_s := patience(raised, ask, began)) is None:
                         error = raised
                         break
                     time.sleep(pause_s)
 
 
-async def carry_async(runtime: AsyncRuntime, run_id: str, body: Callable[[], Body], *, journal: Journal) -> Any:
+async def carry_async(
+    runtime: AsyncRuntime,
+    run_id: str,
+    body: Callable[[], Body],
+    *,
+    journal: Journal,
+    patience: Patience = patient,
+) -> Any:
     """Do the same on a loop."""
     while True:
         try:
-            return await _carry_async(runtime, run_id, body(), journal)
+            return await _carry_async(runtime, run_id, body(), journal=journal, patience=patience)
         except OwnerRetired:
             continue
 
 
-async def _carry_async(runtime: AsyncRuntime, run_id: str, body: Body, journal: Journal) -> Any:
+async def _carry_async(runtime: AsyncRuntime, run_id: str, body: Body, *, journal: Journal, patience: Patience) -> Any:
     answer: Any = None
     error: BaseException | None = None
     async with runtime.run(run_id) as run:
@@ -156,7 +171,7 @@ async def _carry_async(runtime: AsyncRuntime, run_id: str, body: Body, journal: 
                     journal.tell(run_id, ask, answer)
                     break
                 except Exception as raised:
-                    if (pause_s := patient(raised, ask, began)) is None:
+                    if (pause_s := patience(raised, ask, began)) is None:
                         error = raised
                         break
                     await asyncio.sleep(pause_s)

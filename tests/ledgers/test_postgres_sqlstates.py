@@ -1,0 +1,222 @@
+"""What PostgreSQL says when it cannot: time-outs, deadlocks, serialization, no connections left, no writes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import psycopg
+import pytest
+
+from counterfoil import Accepted, Runtime
+from counterfoil.errors import LedgerReadOnly, LedgerUnavailable
+from tests.ledgers.postgres_support import Doing, answer, opened, until
+from tests.ledgers.support import entry, intent
+from tests.servers.postgres import Cluster
+from tests.servers.proxy import Proxy
+
+BOTH = pytest.mark.parametrize("postgres_major", [16, 18], indirect=True)
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def open_ledger(database: str, proxy: Proxy) -> Iterator[Open]:
+    """Opens ledgers in one database and closes them afterwards, while the proxy still stands."""
+    made: list[Any] = []
+
+    def open_one(url: str = database) -> Any:
+        made.append(opened(url))
+        return made[-1]
+
+    yield open_one
+    for ledger in made:
+        ledger.close()
+
+
+def settings(url: str, **values: str) -> None:
+    """Set defaults of every new session in a database, as an operator may have done."""
+    name = url.rpartition("/")[2]
+    with psycopg.connect(url, autocommit=True) as connection:
+        for setting, value in values.items():
+            connection.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'".encode())
+
+
+@pytest.mark.rule("L2")
+@pytest.mark.parametrize("level", ["off", "local", "remote_write"])
+def test_a_database_whose_commits_are_not_durable_is_made_durable(open_ledger: Open, database: str, level: str) -> None:
+    open_ledger().append(entry("first"))
+    settings(database, synchronous_commit=level)
+    with psycopg.connect(database, autocommit=True) as seer:
+        assert seer.execute("SHOW synchronous_commit").fetchone() == (level,)
+        seer.execute("CHECKPOINT")
+        ledger = open_ledger()
+        epoch = ledger.register("x")
+        for number in range(5):
+            ledger.append(intent(f"slot-{number}", epoch))
+            # What was appended is on the disk: nothing that was written is unflushed.
+            flushed = seer.execute("SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn() - 8192::numeric")
+            assert flushed.fetchone() == (True,)
+
+
+@pytest.mark.rule("L1", "L3")
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@BOTH
+def test_a_stricter_default_isolation_changes_no_answer(open_ledger: Open, database: str, level: str) -> None:
+    open_ledger().append(entry("first"))
+    settings(database, default_transaction_isolation=level)
+    ledgers = [open_ledger() for _ in range(4)]
+    epochs = [ledger.register(f"life {n}") for n, ledger in enumerate(ledgers)]
+
+    def contest(n: int) -> dict[int, tuple[str, int]]:
+        order = random.Random(n).sample(range(60), 60)
+        found = {number: answer(ledgers[n], intent(f"slot-{number}", epochs[n]))[0] for number in order}
+        return {number: (record.epoch, record.append_id) for number, record in found.items()}
+
+    doing = [Doing(partial(contest, n)) for n in range(4)]
+    results = [each.result() for each in doing]
+    assert all(result == results[0] for result in results)
+    assert {epoch for epoch, _ in results[0].values()} == set(epochs)
+
+
+@pytest.mark.rule("L3")
+def test_a_lock_that_is_not_given_in_time_is_a_definite_no(open_ledger: Open, database: str) -> None:
+    ledger = open_ledger(f"{database}?timeout=1")
+    epoch = ledger.register("x")
+    ledger.append(entry("before", epoch))
+    with psycopg.connect(database) as holder:
+        holder.execute("SELECT FROM counterfoil.run FOR UPDATE")
+        began = time.monotonic()
+        with pytest.raises(LedgerUnavailable) as refused:
+            ledger.append(intent("slot", epoch))
+        assert time.monotonic() - began < 10
+        holder.rollback()
+    if refused.value.effect_ran == "no":
+        assert refused.value.hint
+        time.sleep(0.5)
+        assert [record.slot for record in ledger.read("n", "run")] == ["before"]
+    record, _ = answer(ledger, intent("slot", epoch))
+    assert record.slot == "slot"
+
+
+@pytest.mark.rule("L3")
+@pytest.mark.parametrize("setting", ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"])
+def test_time_outs_of_the_database_end_in_a_definite_answer(open_ledger: Open, database: str, setting: str) -> None:
+    ledger = open_ledger()
+    epoch = ledger.register("x")
+    ledger.append(entry("before", epoch))
+    settings(database, **{setting: "300ms"})
+    ledger = open_ledger()
+    epoch = ledger.register("y")
+    mine = intent("slot", epoch)
+    with psycopg.connect(database, options=f"-c {setting}=0") as holder:
+        holder.execute("SELECT FROM counterfoil.run FOR UPDATE")
+        appending = Doing(lambda: answer(ledger, mine))
+        refused = None
+        if not appending.lasts(0.8):
+            with pytest.raises(LedgerUnavailable) as refused:
+                appending.result()
+            assert refused.value.effect_ran == "no"
+            assert refused.value.hint
+        holder.rollback()
+    record = answer(ledger, mine)[0] if refused else appending.result()[0]
+    assert (record.epoch, record.append_id) == (epoch, mine.append_id)
+
+
+@pytest.mark.rule("L1", "L9")
+@BOTH
+def test_batches_that_cross_each_other_deadlock_nobody(open_ledger: Open, postgres: Cluster) -> None:
+    ledgers = [open_ledger() for _ in range(3)]
+    epochs = [ledger.register(f"life {n}") for n, ledger in enumerate(ledgers)]
+    told: SimpleQueue[list[tuple[object, Any]]] = SimpleQueue()
+    runs = [f"run-{n}" for n in range(40)]
+    for n, ledger in enumerate(ledgers):
+        order = runs if n == 0 else runs[::-1] if n == 1 else runs[20:] + runs[:20]
+        for run in order:
+            ledger.submit(intent("slot", epochs[n], run=run), settle=False, token=(n, run), deliver=told.put)
+    answers: dict[Any, list[Any]] = {run: [] for run in runs}
+    count = 0
+    while count < len(ledgers) * len(runs):
+        for token, reply in told.get(timeout=20):
+            assert isinstance(token, tuple)
+            assert not isinstance(reply, BaseException), reply
+            answers[token[1]].append((reply.epoch, reply.append_id))
+            count += 1
+    assert all(len(set(found)) == 1 for found in answers.values())
+
+
+@pytest.mark.rule("L1")
+def test_a_deadlock_with_somebody_elses_transaction_is_tried_again(open_ledger: Open, database: str) -> None:
+    ledger = open_ledger()
+    epoch = ledger.register("x")
+    for run in ("a", "b"):
+        ledger.append(entry("before", epoch, run=run))
+    told: SimpleQueue[list[tuple[object, Any]]] = SimpleQueue()
+    settings(database, deadlock_timeout="100ms")
+    ledger = open_ledger()
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM counterfoil.run WHERE run = 'b' FOR UPDATE")
+        # One commit locks a, then waits for b.
+        for run in ("a", "b"):
+            ledger.submit(intent("slot", epoch, run=run), settle=False, token=run, deliver=told.put)
+        time.sleep(0.3)
+        crossing = Doing(lambda: other.execute("SELECT FROM counterfoil.run WHERE run = 'a' FOR UPDATE"))
+        try:
+            crossing.result()
+        except psycopg.errors.DeadlockDetected:
+            other.rollback()
+        other.rollback()
+    replies: dict[object, Any] = {}
+    while len(replies) < 2:
+        replies.update(told.get(timeout=20))
+    for where, reply in replies.items():
+        assert not isinstance(reply, BaseException), (where, reply)
+
+
+@pytest.mark.rule("L3", "E20")
+def test_a_server_without_a_free_connection_says_so_in_time_and_nothing_is_sent(
+    postgres: Cluster, database: str
+) -> None:
+    name = database.rpartition("/")[2]
+    user = f"few_{name}"
+    postgres.execute(f"CREATE ROLE {user} LOGIN CONNECTION LIMIT 2", f"ALTER DATABASE {name} OWNER TO {user}")
+    url = postgres.url(name, user=user)
+    sent: list[str] = []
+    try:
+        with Runtime(url) as runtime, runtime.run("r") as run:
+            run.step("a", lambda: 1)
+        with ExitStack() as held:
+            # The sessions of the life before end in their own time.
+            sessions = f"SELECT count(*) FROM pg_stat_activity WHERE usename = '{user}'"
+            until(lambda: postgres.execute(sessions) == [(0,)])
+            for _ in range(2):
+                held.enter_context(psycopg.connect(url))
+            began = time.monotonic()
+            with pytest.raises(LedgerUnavailable) as refused, Runtime(url) as runtime, runtime.run("r") as run:
+                run.effect("b", run=lambda: sent.append("sent"), reconcile=lambda: None)
+            assert time.monotonic() - began < 12
+            assert refused.value.effect_ran == "no"
+            assert not sent
+        with Runtime(url) as runtime, runtime.run("r") as run:
+            assert isinstance(run.effect("b", run=lambda: "sent", reconcile=lambda: None), Accepted)
+    finally:
+        postgres.execute(f"ALTER DATABASE {name} OWNER TO postgres", f"ALTER ROLE {user} CONNECTION LIMIT -1")
+
+
+@pytest.mark.rule("L3", "E20")
+@BOTH
+def test_a_database_that_takes_no_writes_is_read_only_and_nothing_is_sent(database: str, postgres_major: int) -> None:
+    with Runtime(database) as runtime, runtime.run("r") as run:
+        run.step("a", lambda: 1)
+    settings(database, default_transaction_read_only="on")
+    with Runtime(database) as runtime, runtime.run("r") as run:
+        assert run.step("a", lambda: 2) == 1
+        with pytest.raises(LedgerReadOnly) as refused:
+            run.effect("b", run=lambda: "sent", reconcile=lambda: None)
+    assert refused.value.effect_ran == "no"
+    assert refused.value.hint
