@@ -152,6 +152,7 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
         Contender("counterfoil, 64, with a request", ours.looped(64, request=ours.REQUEST), 64),
         Contender("counterfoil, 64, sync handler", ours.looped(64, sync_handler=True), 64),
         Contender("counterfoil, 64, runs of 1,000", ours.looped(64, run_size=1000), 64),
+        Contender("counterfoil, 64, names far apart", ours.looped(64, apart=True), 64),
         Contender("agent-once", peers.agent_once(64), 64),
         Contender("effect-ledger", peers.effect_ledger(64), 64),
         Contender("DBOS, a step", peers.dbos(64), 64),

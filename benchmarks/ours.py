@@ -54,17 +54,15 @@ def threads(callers: int) -> Opened:
 
     @contextmanager
     def opened(folder: str) -> Iterator[Slice]:
-        rounds = count()
+        following = count()
         with Runtime(_url(folder)) as runtime, runtime.run("r") as run:
 
-            def caller(name: str, effects: int) -> None:
-                for number in range(effects):
-                    run.effect(f"e{name}.{number}", run=_sync_handler, reconcile=UNASKABLE)
+            def caller(effects: int) -> None:
+                for _ in range(effects):
+                    run.effect(f"e{next(following)}", run=_sync_handler, reconcile=UNASKABLE)
 
             def slice_(effects: int) -> None:
-                this = next(rounds)
-                each = effects // callers
-                working = [threading.Thread(target=caller, args=(f"{this}.{n}", each)) for n in range(callers)]
+                working = [threading.Thread(target=caller, args=(effects // callers,)) for _ in range(callers)]
                 for thread in working:
                     thread.start()
                 for thread in working:
@@ -75,8 +73,19 @@ def threads(callers: int) -> Opened:
     return opened
 
 
-def looped(callers: int, *, sync_handler: bool = False, request: Any = None, run_size: int | None = None) -> Opened:
-    """That many asyncio callers; with `run_size` each has a run of its own for that many effects."""
+def looped(
+    callers: int,
+    *,
+    sync_handler: bool = False,
+    request: Any = None,
+    run_size: int | None = None,
+    apart: bool = False,
+) -> Opened:
+    """That many asyncio callers, each of which performs the next effect of one run.
+
+    With `run_size` each has a run of its own for that many effects; with `apart` the names of each caller stand
+    together, so that each effect of a commit changes another page of the index.
+    """
     handler: Any = _sync_handler if sync_handler else _async_handler
 
     @contextmanager
@@ -84,14 +93,15 @@ def looped(callers: int, *, sync_handler: bool = False, request: Any = None, run
         with asyncio.Runner() as runner:
             runtime = AsyncRuntime(_url(folder))
             runner.run(runtime.__aenter__())
-            numbers = [count() for _ in range(callers)]
+            following, own = count(), [count() for _ in range(callers)]
             runs = [runtime_run(runner, runtime, "r") for _ in range(callers)]
 
             async def caller(place: int, effects: int) -> None:
-                for number in (next(numbers[place]) for _ in range(effects)):
+                for number in (next(own[place]) for _ in range(effects)):
                     if run_size is not None and number % run_size == 0:
                         runs[place] = runtime.run(f"r{place}.{number}")
-                    await runs[place].effect(f"e{place}.{number}", run=handler, reconcile=UNASKABLE, request=request)
+                    name = f"e{place}.{number}" if apart else f"e{next(following)}"
+                    await runs[place].effect(name, run=handler, reconcile=UNASKABLE, request=request)
 
             async def together(effects: int) -> None:
                 await asyncio.gather(*(caller(place, effects // callers) for place in range(callers)))

@@ -37,13 +37,12 @@ def group(size: int) -> Opened:
     def opened(folder: str) -> Iterator[Slice]:
         connection = _connection(folder)
         cursor = connection.cursor()
-        rounds, ids = count(), count(1)
+        effects_named, ids = count(), count(1)
 
-        def commit(number: int, kind: int, what: str, body: bytes) -> None:
+        def commit(names: list[str], kind: int, what: str, body: bytes) -> None:
             cursor.execute("BEGIN IMMEDIATE")
             values = (
-                (1, f"effect/e{caller}.{number}/1/{what}", kind, body, 1, next(ids), 1.7e9, 1_234_567_890, 1)
-                for caller in range(size)
+                (1, f"effect/{name}/1/{what}", kind, body, 1, next(ids), 1.7e9, 1_234_567_890, 1) for name in names
             )
             if size == 1:
                 cursor.execute(INSERT, next(values))
@@ -52,9 +51,10 @@ def group(size: int) -> Opened:
             cursor.execute("COMMIT")
 
         def slice_(effects: int) -> None:
-            for number in (next(rounds) for _ in range(effects // size)):
-                commit(number, 5, "intent", INTENT)
-                commit(number, 6, "outcome", OUTCOME)
+            for _ in range(effects // size):
+                names = [f"e{next(effects_named)}" for _ in range(size)]
+                commit(names, 5, "intent", INTENT)
+                commit(names, 6, "outcome", OUTCOME)
 
         yield slice_
         connection.close()

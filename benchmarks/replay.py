@@ -41,7 +41,7 @@ def _replay(file: str, effects: int) -> dict[str, float]:
     def never() -> int:
         raise AssertionError("sent again")
 
-    names = [f"e{place}.{number}" for number in range(effects // CALLERS) for place in range(CALLERS)]
+    names = [f"e{number}" for number in range(effects)]
     began = time.perf_counter()
     with Runtime(f"sqlite:///{file}") as runtime, runtime.run("r") as run:
         run.effect(names[0], run=never, reconcile=UNASKABLE)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from contextlib import suppress
 from threading import Lock
 from typing import Any, Final
 
@@ -42,6 +43,39 @@ class Submission:
         self.abandoned = False
 
 
+class _Queue:
+    """Many put, one takes all there is. Waking the taker costs a putter more than the rest, so an awake one is not."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[Any, Submission] | None] = deque()
+        self._asleep = False
+        self._bell = Lock()
+        self._bell.acquire()
+
+    def put(self, item: tuple[Any, Submission] | None) -> None:
+        """Put an item behind the others; None is the end."""
+        self._items.append(item)
+        # The taker says that it sleeps before it looks for the last time: one of the two sees the other.
+        if self._asleep:
+            with suppress(RuntimeError):  # somebody else has rung
+                self._bell.release()
+
+    def take(self, most: int) -> list[tuple[Any, Submission] | None]:
+        """Wait for items, and take up to `most` of them, nothing behind an end."""
+        items = self._items
+        while not items:
+            self._asleep = True
+            if not items:
+                self._bell.acquire()
+            self._asleep = False
+        taken: list[tuple[Any, Submission] | None] = []
+        while items and len(taken) < most:
+            taken.append(items.popleft())
+            if taken[-1] is None:
+                break
+        return taken
+
+
 class Submissions:
     """Hands what was put to `owner.serve` in a thread that starts with the first submission.
 
@@ -50,7 +84,7 @@ class Submissions:
     """
 
     def __init__(self, owner: Any, serve: Callable[[Any, list[Submission]], None]) -> None:
-        self._queue: SimpleQueue[tuple[Any, Submission] | None] = SimpleQueue()
+        self._queue = _Queue()
         self._serve = serve
         self._started = False
         self._lock = Lock()
@@ -71,29 +105,17 @@ class Submissions:
         self._queue.put(None)
 
 
-def _work(
-    queue: SimpleQueue[tuple[Any, Submission] | None],
-    serve: Callable[[Any, list[Submission]], None],
-) -> None:
+def _work(queue: _Queue, serve: Callable[[Any, list[Submission]], None]) -> None:
     ended = False
     while not ended:
-        first = queue.get()
-        if first is None:
-            return
-        owner, submission = first
-        batch = [submission]
-        try:
-            while len(batch) < BATCH_MAX:
-                more = queue.get_nowait()
-                if more is None:
-                    ended = True
-                    break
-                batch.append(more[1])
-        except Empty:
-            pass
-        serve(owner, batch)
-        tell(batch)
-        del first, owner, submission, batch
+        taken = queue.take(BATCH_MAX)
+        ended = taken[-1] is None
+        owner = None if taken[0] is None else taken[0][0]
+        batch = [item[1] for item in taken if item is not None]
+        if batch:
+            serve(owner, batch)
+            tell(batch)
+        del owner, batch, taken
 
 
 def tell(batch: list[Submission]) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
+from counterfoil.effects import carry, evidence, lifetime, park
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
-from counterfoil.effects import evidence, lifetime, park
 from counterfoil.effects import step as steps
 from counterfoil.effects import transaction as transactions
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import LedgerUnavailable, RunCancelled, RunPruned, UsageError
 from counterfoil.outcomes import Decision, Outcome
 from counterfoil.ports.recipient import Operation
-from counterfoil.protocol import codec, keys
+from counterfoil.protocol import codec, keys, slots
 from counterfoil.runtime import arguments
 from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.coding import Coder
@@ -110,6 +110,7 @@ class AsyncRun:
         """Run a computation and record its result after it; see `Run.step`."""
         call, coded = arguments.step_call(name, body, inputs=inputs, retry=retry, result_type=result_type)
         scope = self._usable() or await self._load()
+        scope.asks(slots.step(name))
         found = steps.recorded(scope, name, call.inputs)
         if found is None:
             await self._not_cancelled(lambda: steps.recorded(scope, name, call.inputs) is not None)
@@ -212,6 +213,7 @@ class AsyncRun:
             asynchronous=True,
         )
         scope = self._usable() or await self._load()
+        scope.asks(slots.effect_head(name))
         if call.verifier is not None:
             scope.memory.verifiers[name] = call.verifier
         outcome = effects.recorded(scope, name, call.request)
@@ -282,6 +284,7 @@ class AsyncRun:
             name, body, inputs=inputs, result_type=result_type, connection=connection
         )
         scope = self._usable() or await self._load()
+        scope.asks(slots.transaction_head(name))
         found = transactions.recorded(scope, name, call.inputs)
         if found is None:
             transactable(self._session)
@@ -297,6 +300,7 @@ class AsyncRun:
         keys.seconds(seconds, "seconds")
         keys.name(name)
         scope = await self._load()
+        scope.asks(slots.sleep(name))
         if park.slept(scope, name):
             return
         await self._not_cancelled(lambda: park.slept(scope, name))
@@ -308,6 +312,7 @@ class AsyncRun:
         keys.name(id, "id")
         timeout_s = arguments.timeout(timeout)
         scope = await self._load()
+        scope.asks(slots.wait(event, id))
         if park.delivered(scope, event, id) is None:
             await self._not_cancelled(lambda: park.delivered(scope, event, id) is not None)
         return codec.decode(await self._drive(lambda scope: park.wait_for(scope, event, id, timeout_s=timeout_s)))
@@ -336,6 +341,7 @@ class AsyncRun:
         """Wait for a person's decision about an uncertain effect; see `Run.decision`."""
         keys.name(name)
         timeout_s = arguments.timeout(timeout)
+        (await self._load()).asks(slots.effect_head(name))
         return await self._drive(lambda scope: deciding.decision(scope, name, timeout_s=timeout_s))  # type: ignore[no-any-return]
 
     async def finish(self, result: Any = None) -> None:
@@ -344,6 +350,12 @@ class AsyncRun:
         await self._drive(lambda scope: lifetime.finish(scope, encoded))
 
     # --- inside
+
+    async def _end(self, result: Any) -> None:
+        """Finish with what the carried body returned; what is on record and was not asked for is noted."""
+        encoded = codec.encode(result, what="the run's result")
+        asked = self._state.memory.asked or set()
+        await self._drive(lambda scope: lifetime.finish(scope, encoded, unasked=carry.unasked(scope.history, asked)))
 
     def _usable(self) -> Scope | None:
         if self._left:
@@ -367,7 +379,7 @@ class AsyncRun:
         A cancellation that is pending would cut the read. It is taken here, and comes at the next await after it.
         """
         pending: asyncio.CancelledError | None = None
-        if _cancelling():
+        if self._cancelling():
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError as error:
@@ -393,7 +405,7 @@ class AsyncRun:
             raise asyncio.CancelledError(str(error)) from None
 
     async def _not_cancelled(self, recorded_meanwhile: Callable[[], bool] | None = None) -> None:
-        if not self._cancelled and not _cancelling():
+        if not self._cancelled and not self._cancelling():
             return
         if recorded_meanwhile is not None:
             await self._read(await self._load())
@@ -401,7 +413,7 @@ class AsyncRun:
                 return
         raise asyncio.CancelledError(f"run {self.id!r} was cancelled; nothing was started")
 
-
-def _cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    def _cancelling(self) -> bool:
+        # Given the loop, asyncio need not find out which one runs.
+        task = asyncio.current_task(self._driver.loop)
+        return task is not None and task.cancelling() > 0

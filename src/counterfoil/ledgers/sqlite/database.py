@@ -62,7 +62,7 @@ class Database:
         self.write_lock = Lock()
         self.read_lock = Lock()
         self.writes_opened = 0
-        self._process = os.getpid()
+        self._birthmark = forks.Birthmark()
         self._unmoved_until = 0.0
         self._writes: Connection | None = None
         self._reads: Connection | None = None
@@ -114,7 +114,7 @@ class Database:
             ForkedLedger: it was opened before a fork.
             LedgerUnavailable: it is closed.
         """
-        if self.forked or self._closed or os.getpid() != self._process:
+        if self.forked or self._closed or self._birthmark.inherited():
             if self.inherited():
                 forks.notice()
                 raise forked()
@@ -122,7 +122,7 @@ class Database:
 
     def inherited(self) -> bool:
         """Return whether this process is a child of the one that opened the ledger."""
-        return self.forked or os.getpid() != self._process
+        return self.forked or self._birthmark.inherited()
 
     def check_unmoved(self) -> None:
         """Raise if the path leads to another file now: what is written here would be lost.
