@@ -251,16 +251,28 @@ class Session:
             if self._epoch is None:
                 self._opened()
                 if self.owners is not None:
-                    self._epoch = self.owners.register(self.label)
+                    epoch = self.owners.register(self.label)
+                    ledger = self.ledger
+                    if isinstance(ledger, Restorable):
+                        # It may have been accepted as restored since this runtime opened it.
+                        self._accepted = ledger.accepted_generation()
                 else:
-                    self._epoch = f"0.{os.urandom(4).hex()}"
-                self.own_epochs.add(self._epoch)
+                    epoch = f"0.{os.urandom(4).hex()}"
+                self.own_epochs.add(epoch)
+                self._epoch = epoch
             return self._epoch
 
     def epoch_of(self, scope: Scope) -> str:
-        """Return the epoch of a handle. It stays: what a retired one had decided it must not go on with."""
+        """Return the epoch of a handle. It stays: what a retired one had decided it must not go on with.
+
+        Raises:
+            OwnerRetired: the ledger went back in time, and was accepted, after the handle was opened.
+        """
         if scope.epoch is None:
-            scope.epoch = self.epoch()
+            epoch = self.epoch()
+            if scope.accepted_generation < self._accepted:
+                raise OwnerRetired("the ledger was restored, and accepted, since this handle was opened")
+            scope.epoch = epoch
         return scope.epoch
 
     def has_epoch(self, scope: Scope) -> bool:
