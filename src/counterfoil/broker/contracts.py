@@ -142,7 +142,7 @@ class Terms:
             _one_of(means, MEANINGS, f"statuses[{code}]")
         proof: Any = self.proof
         if isinstance(proof, str):
-            object.__setattr__(self, "proof", {"pointer" if proof.startswith("/") else "header": proof})
+            object.__setattr__(self, "proof", {"header" if proof and not proof.startswith("/") else "pointer": proof})
         for what, shape in (("proof", Proof), ("idempotency", Keyed), ("look_up", LookUp)):
             given = getattr(self, what)
             if given is not None and not isinstance(given, shape):

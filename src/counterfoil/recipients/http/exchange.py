@@ -267,6 +267,7 @@ class Exchange:
                 await self._send(parts, talk)
             except Lost as gone:
                 # A peer that has enough may answer and hang up while we are still sending: the answer counts.
+                self._waiting.check()
                 lost = gone
                 facts.more["sending"] = gone.error
             while not talk.ended:
@@ -288,6 +289,9 @@ class Exchange:
 
     def _take(self, data: bytes, talk: Talk) -> None:
         facts = self._facts
+        if not data:
+            # An end that we made ourselves is not the peer's.
+            self._waiting.check()
         if facts.reached == "sent" and data:
             facts.reached = "answer-head"
         facts.answer_bytes += len(data)
@@ -353,6 +357,8 @@ class Exchange:
 
 
 def _refusal(refused: Refused) -> _NotSent:
+    if refused.reason == "secret-unavailable":
+        return _NotSent(refused.reason, **refused.details)
     return _NotSent("refused-by-policy", reason=refused.reason, **refused.details)
 
 

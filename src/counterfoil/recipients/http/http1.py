@@ -28,10 +28,9 @@ class Http1(Talk):
     def head(self, method: str, url: Url, *, headers: Headers, body: bytes) -> bytes:
         """Return the request's head; the body follows it as it is."""
         length = () if not body and method not in {"POST", "PUT", "PATCH"} else (("Content-Length", str(len(body))),)
-        lines: list[tuple[bytes, bytes]] = [
-            (name.encode(), value.encode("latin-1")) for name, value in (("Host", url.authority), *headers, *length, *CLOSE)
-        ]
-        head = self._state.send(h11.Request(method=method, target=url.wire, headers=lines))
+        lines = (("Host", url.authority), *headers, *length, *CLOSE)
+        encoded: list[tuple[bytes, bytes]] = [(name.encode(), value.encode("latin-1")) for name, value in lines]
+        head = self._state.send(h11.Request(method=method, target=url.wire, headers=encoded))
         assert head is not None
         # h11 keeps count of the body; that we offer it ourselves, part by part, is all the same to it.
         if body:

@@ -6,10 +6,11 @@ import hashlib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from counterfoil.errors import UsageError
+from counterfoil.outcomes import Rejected
 from counterfoil.protocol import codec
 from counterfoil.recipients.http import headers as checks
 from counterfoil.recipients.http import urls
@@ -17,26 +18,13 @@ from counterfoil.recipients.http.bodies import ENCODINGS
 from counterfoil.recipients.http.headers import Headers
 from counterfoil.recipients.http.refusal import Refused
 from counterfoil.recipients.http.urls import Url
+from counterfoil.recipients.secret import Secret
 
 CONTENT_BYTES_MAX: Final = 1 << 30
 AGENT: Final = "counterfoil"
 
 
-@runtime_checkable
-class Reference(Protocol):
-    """A secret by reference, as `counterfoil.Secret` is one."""
-
-    @property
-    def name(self) -> str:
-        """What it refers to; never the secret."""
-        ...
-
-    def resolve(self) -> str:
-        """Return the secret."""
-        ...
-
-
-Value = str | Reference
+Value = str | Secret
 # What is put before a secret in its header: `Bearer `. With `Basic ` the secret is the password of this user.
 Given = tuple[tuple[str, Value, str], ...]
 
@@ -112,14 +100,14 @@ class Request:
 
 
 def _named(value: Value, before: str) -> Any:
-    return value if isinstance(value, str) else {"secret": value.name, "before": before}
+    return value if isinstance(value, str) else {"secret": repr(value), "before": before}
 
 
-def _revealed(reference: Reference, before: str) -> str:
+def _revealed(secret_at: Secret, before: str) -> str:
     try:
-        secret = reference.resolve()
-    except Exception as error:  # noqa: BLE001 - whatever it was, its text may hold the secret
-        raise Refused("secret-unavailable", error=type(error).__name__) from None
+        secret = secret_at.resolve()
+    except Rejected as rejected:
+        raise Refused("secret-unavailable", **(rejected.evidence.details or {})) from None
     if before.startswith("Basic "):
         user = before.removeprefix("Basic ")
         return "Basic " + b64encode(f"{user}:{secret}".encode()).decode()
@@ -188,9 +176,7 @@ def _scalar(value: Any, name: str) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value)
-    hint = (
-        "a secret goes into auth= or headers=, since URLs are logged everywhere" if isinstance(value, Reference) else ""
-    )
+    hint = "a secret goes into auth= or headers=, since URLs are logged everywhere" if isinstance(value, Secret) else ""
     raise UsageError(f"params[{name!r}] is a str or a number, not {type(value).__name__}", hint=hint)
 
 
@@ -222,7 +208,7 @@ def given(headers: Any) -> Given:
     found: list[tuple[str, Value, str]] = []
     for pair in pairs:
         name, value = _pair(pair, "headers")
-        if not isinstance(value, (str, Reference)):
+        if not isinstance(value, (str, Secret)):
             raise UsageError(f"header {name!r} is a str or a Secret, not {type(value).__name__}")
         found.append((name, value, ""))
     return tuple(found)
@@ -237,11 +223,11 @@ def authorisation(auth: Any) -> Given:
     """Make a header of `auth`: a secret for a bearer, or a user's name with a secret for basic authentication."""
     if auth is None:
         return ()
-    if isinstance(auth, tuple) and len(auth) == 2 and isinstance(auth[0], str) and isinstance(auth[1], Reference):
+    if isinstance(auth, tuple) and len(auth) == 2 and isinstance(auth[0], str) and isinstance(auth[1], Secret):
         if ":" in auth[0]:
             raise UsageError("a user's name for basic authentication has no colon")
         return (("Authorization", auth[1], f"Basic {auth[0]}"),)
-    if isinstance(auth, Reference) and not isinstance(auth, str):
+    if isinstance(auth, Secret):
         return (("Authorization", auth, "Bearer "),)
     raise UsageError(
         f"auth is a Secret, or a user's name with one, not {type(auth).__name__}",

@@ -44,4 +44,6 @@ class Sessions:
             if self._context is None:
                 self._context = ssl.create_default_context()
             self._context.set_alpn_protocols(versions)
+            # A session for a connection that is gone already would lose track of its socket.
+            sock.getpeername()
             return self._context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
