@@ -14,9 +14,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import wraps
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
 
 from counterfoil.protocol.requests import Append
 from tests.stories.recipient import Recipient
@@ -36,6 +39,14 @@ multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
 
 NAMESPACE = "stories"
 PATIENCE_S = 20.0
+LOOK_EVERY_S = 0.05
+
+# Every ledger that outlives its process. One colour on PostgreSQL: a killed life is found gone there after three beats.
+OUTLIVING = pytest.mark.parametrize(
+    ("store", "colour"),
+    [*product(["sqlite", "sqlite3"], ["blocking", "asyncio"]), ("postgres", "blocking")],
+    indirect=True,
+)
 
 Part = Callable[..., Awaitable[Any]]
 
@@ -106,6 +117,14 @@ class Stage:
     async def recover(self, body: Part) -> Any:
         """Resume the runs of a body."""
         return await self.life.beside.recover([in_colour(self.colour, body)])
+
+    async def recover_at_last(self, body: Part) -> Any:
+        """Resume the runs of a body once the life that carried them is found gone."""
+        for _ in range(round(PATIENCE_S / LOOK_EVERY_S)):
+            if results := await self.recover(body):
+                return results
+            await asyncio.sleep(LOOK_EVERY_S)
+        raise AssertionError("it is never found gone")
 
 
 def in_colour(colour: Colour, body: Part) -> Callable[..., Any]:

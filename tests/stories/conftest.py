@@ -15,9 +15,14 @@ def colour(request: pytest.FixtureRequest) -> Colour:
     return Colour(request.param)
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite3"])
+@pytest.fixture(params=["memory", "sqlite", "sqlite3", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return Store(request.param, tmp_path)
+    if request.param != "postgres":
+        return Store(request.param, tmp_path)
+    store = Store(request.param, tmp_path, request.getfixturevalue("shared_database"))
+    # A life that was killed is found gone when it has not beaten three times; a story need not wait for 15 s.
+    store.url += f"&beat={getattr(request.module, 'BEAT_S', 0.3)}"
+    return store
 
 
 @pytest.fixture

@@ -177,6 +177,36 @@ def test_s46_a_worker_that_is_stopped_is_not_gone(troupe: Troupe, recipient, end
     assert mailed_once(recipient)
 
 
+async def take_over_at_last(stage: Stage) -> Any:
+    return await stage.recover_at_last(mailing(stage))
+
+
+@pytest.mark.rule("E8", "L7", "L8")
+@pytest.mark.parametrize("colour", ["blocking"], indirect=True)
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_s46_a_worker_whose_heart_stopped_is_gone_and_wakes_up_too_late(troupe: Troupe, store, recipient):
+    """pretix/pretix#2058 itself: a stopped process does not beat, is taken for gone, and goes on where it was stopped.
+
+    What it had sent is not sent again. It sends nothing more, and is told what the other one has done.
+    """
+    first = troupe.start(mail_and_be_stopped)
+    assert first.says() == "sent"
+    first.signal(signal.SIGSTOP)
+    (result,) = troupe.plays(take_over_at_last).values()
+    assert result == [f"item-{number}" for number in range(1, 51)]
+    first.signal(signal.SIGCONT)
+    first.hears("go on")
+    assert first.result() == result
+    assert mailed_once(recipient)
+    assert recipient.looks == 1
+    ledger = store.open()
+    records = {record.slot: record for record in ledger.read("stories", "mailing")}
+    ledger.close()
+    # The look-up found the mail before its sender could say so.
+    assert b"reconcile" in records[f"effect/mail:{TWENTIETH}/1/outcome"].body
+    assert sum(slot.endswith("/intent") for slot in records) == 50
+
+
 @pytest.mark.rule("L7", "L8")
 async def test_s81_an_old_attempt_under_an_equal_worker_name_ends_nothing(make, recipient, colour):
     """aegra/aegra#547: a worker that restarts as the same hostname-pid-index takes its own lease for live.
@@ -259,6 +289,7 @@ async def test_s83_the_ledger_fails_between_two_runs_of_a_recovery(make, store, 
 
 
 NAMES = ("a", "b", "c")
+TURNS = list(map("".join, itertools.permutations(NAMES)))
 
 
 def gathering(stage: Stage, turns: list[str], *, anew: bool) -> Part:
@@ -298,12 +329,17 @@ async def gather(stage: Stage, turns: list[str]) -> Any:
 
 
 async def gather_again(stage: Stage, turns: list[str]) -> Any:
-    return await stage.recover(gathering(stage, turns, anew=False))
+    return await stage.recover_at_last(gathering(stage, turns, anew=False))
 
 
 @pytest.mark.rule("E2", "E8", "L2")
-@pytest.mark.parametrize("turns", list(itertools.permutations(NAMES)), ids="".join)
-@pytest.mark.parametrize("store", ["sqlite", "sqlite3"], indirect=True)
+@pytest.mark.parametrize(
+    ("store", "colour", "turns"),
+    # One order is enough where it takes so long until the dead life is found gone.
+    [*itertools.product(["sqlite", "sqlite3"], ["blocking", "asyncio"], TURNS), ("postgres", "blocking", TURNS[3])],
+    ids=str,
+    indirect=["store", "colour"],
+)
 def test_s85_three_effects_at_once_end_in_any_order_before_a_crash(troupe: Troupe, store, recipient, turns):
     """dbos-inc/dbos-transact-py#688: a recovery matches what ran at once by its order, and diverges.
 

@@ -6,12 +6,12 @@ import pytest
 
 from counterfoil import Accepted, Evidence, Uncertain
 from counterfoil.protocol.requests import Append, Call
-from tests.stories.actors import Death, Stage, Troupe, die
+from tests.stories.actors import OUTLIVING, Death, Stage, Troupe, die
 from tests.stories.recipient import Sender
 from tests.support import Store
 
-# A ledger in memory dies with its process.
-pytestmark = pytest.mark.parametrize("store", ["sqlite", "sqlite3"], indirect=True)
+# Only one life at a time is there, so that no living one can be taken for gone.
+BEAT_S = 0.1
 
 BEFORE_THE_OUTCOME = Death("before", Append, "/outcome")
 AFTER_A_LOOK_UP = Death("after", Call)
@@ -26,6 +26,7 @@ async def charge(stage: Stage) -> Any:
 
 
 @pytest.mark.rule("E1", "E2", "E8", "E21", "L2", "L7")
+@OUTLIVING
 def test_s01_a_process_is_killed_between_the_charge_and_its_outcome(troupe: Troupe, recipient):
     """crewAIInc/crewAI#5802: a task that is resumed after a crash charges again."""
     troupe.dies(charge, dies=BEFORE_THE_OUTCOME)
@@ -64,6 +65,7 @@ async def mail_again(stage: Stage, arrives: bool) -> Any:
 
 @pytest.mark.rule("E2", "E8", "L2", "O2", "O4")
 @pytest.mark.parametrize("arrives", [True, False])
+@OUTLIVING
 def test_s13_a_process_is_killed_three_times_after_the_bytes_of_a_mail_are_sent(troupe: Troupe, recipient, arrives):
     """recoupable/app#1918: a mail goes out again with each crash; here the mailbox is searched by Message-ID."""
     troupe.dies(mail_and_die, arrives)
@@ -92,6 +94,7 @@ async def create_machine(stage: Stage) -> Any:
 
 @pytest.mark.rule("E2", "E8", "E11", "L2")
 @pytest.mark.parametrize("colour", ["blocking"], indirect=True)
+@pytest.mark.parametrize("store", ["sqlite", "sqlite3", "postgres"], indirect=True)
 def test_s67_a_controller_in_a_crash_loop_makes_one_machine(troupe: Troupe, store: Store, recipient):
     """kubernetes-sigs/cluster-api-provider-aws#5794: each restart of a crashing controller makes another machine.
 
