@@ -32,6 +32,9 @@ if TYPE_CHECKING:
         RunPruned,
         UsageError,
     )
+    from counterfoil.outbox.intents import Intent, StagedIntent
+    from counterfoil.outbox.lanes import Lane
+    from counterfoil.outbox.receipts import Receipt
     from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, Rejected, Uncertain
     from counterfoil.recipients.function import Recipient
     from counterfoil.recipients.http.recipient import HTTP
@@ -39,10 +42,15 @@ if TYPE_CHECKING:
     from counterfoil.runtime.aio import AsyncRuntime
     from counterfoil.runtime.arguments import Retry
     from counterfoil.runtime.async_broker import AsyncActivation, AsyncBroker
+    from counterfoil.runtime.async_dispatcher import AsyncDispatcher
+    from counterfoil.runtime.async_outbox import AsyncOutbox
     from counterfoil.runtime.async_run import AsyncRun
     from counterfoil.runtime.broker import Activation, Broker
     from counterfoil.runtime.contracts import Contract
+    from counterfoil.runtime.dispatcher import Dispatcher
     from counterfoil.runtime.handlers import Context
+    from counterfoil.runtime.inbox import AsyncInbox, Inbox
+    from counterfoil.runtime.outbox import Outbox
     from counterfoil.runtime.run import Run
     from counterfoil.runtime.sync import Runtime
     from counterfoil.runtime.views import EffectView
@@ -56,6 +64,9 @@ __all__ = [
     "Activation",
     "AsyncActivation",
     "AsyncBroker",
+    "AsyncDispatcher",
+    "AsyncInbox",
+    "AsyncOutbox",
     "AsyncRun",
     "AsyncRuntime",
     "Broker",
@@ -67,6 +78,7 @@ __all__ = [
     "Decision",
     "DeliveryConflict",
     "Denied",
+    "Dispatcher",
     "EffectError",
     "EffectUnresolved",
     "EffectView",
@@ -75,7 +87,10 @@ __all__ = [
     "FingerprintKeyUnknown",
     "ForkedLedger",
     "Grant",
+    "Inbox",
+    "Intent",
     "Keyed",
+    "Lane",
     "LedgerCorrupt",
     "LedgerError",
     "LedgerReadOnly",
@@ -83,9 +98,11 @@ __all__ = [
     "LookUp",
     "NameConflict",
     "NotSerializable",
+    "Outbox",
     "Outcome",
     "OwnerRetired",
     "Proof",
+    "Receipt",
     "Recipient",
     "RecipientError",
     "Rejected",
@@ -95,6 +112,7 @@ __all__ = [
     "RunPruned",
     "Runtime",
     "Secret",
+    "StagedIntent",
     "Uncertain",
     "UsageError",
     "When",
@@ -152,6 +170,20 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "counterfoil.runtime.arguments": ("Retry",),
     "counterfoil.runtime.handlers": ("Context",),
     "counterfoil.runtime.run": ("Run",),
+    "counterfoil.outbox.intents": (
+        "Intent",
+        "StagedIntent",
+    ),
+    "counterfoil.outbox.lanes": ("Lane",),
+    "counterfoil.outbox.receipts": ("Receipt",),
+    "counterfoil.runtime.async_dispatcher": ("AsyncDispatcher",),
+    "counterfoil.runtime.async_outbox": ("AsyncOutbox",),
+    "counterfoil.runtime.dispatcher": ("Dispatcher",),
+    "counterfoil.runtime.inbox": (
+        "AsyncInbox",
+        "Inbox",
+    ),
+    "counterfoil.runtime.outbox": ("Outbox",),
     "counterfoil.runtime.sync": ("Runtime",),
     "counterfoil.runtime.views": ("EffectView",),
 }
@@ -161,11 +193,13 @@ _ROOMS = (
     "effects",
     "errors",
     "ledgers",
+    "outbox",
     "outcomes",
     "ports",
     "protocol",
     "recipients",
     "runtime",
+    "staging",
     "testing",
     "threads",
 )

@@ -46,9 +46,10 @@ from counterfoil.protocol.requests import Overran, Raised, Reply, Returned
 from counterfoil.protocol.standings import Standing, granted
 
 
-def key_of(claim: Claim, standing: Standing) -> str:
-    """Return the key that an attempt gives to the recipient."""
-    if standing.round == 1:
+def key_of(claim: Claim, terms: Terms) -> str:
+    """Return the key that an attempt gives to the recipient: a new one after an attempt that provably failed."""
+    standing = claim.standing
+    if standing.round == 1 or terms.keep_key:
         return claim.effect_id
     return outbox_key(claim.namespace, claim.key, attempt=standing.round, place=claim.effect_id)
 
@@ -90,7 +91,7 @@ async def send(claim: Claim, terms: Terms) -> None:
         # Revoked by somebody who took us for gone, or paused: what we think of it counts no more, or not yet.
         await Finish(given_back(claim))
         return
-    reply = await Perform(claim, key_of(claim, standing), number_of(standing), terms.timeout_s)
+    reply = await Perform(claim, key_of(claim, terms), number_of(standing), terms.timeout_s)
     if isinstance(reply, Unsent):
         evidence = Evidence("too-late-to-send", phase="not-dispatched", bytes_offered=0)
         await Finish(await proved(claim, terms, standing, error=Rejected(evidence), now=await Clock()))
@@ -135,7 +136,7 @@ async def proof_of(claim: Claim, terms: Terms, value: object, *, ran: EffectRan)
     if isinstance(made, str):
         await Note(_refused(claim, made, ran=ran))
         return "proof-rejected"
-    reply = await Verify(claim, key_of(claim, claim.standing), number_of(claim.standing), made, terms.look_timeout_s)
+    reply = await Verify(claim, key_of(claim, terms), number_of(claim.standing), made, terms.look_timeout_s)
     if not isinstance(reply, Returned):
         return "verify-raised"
     if not reply.value:

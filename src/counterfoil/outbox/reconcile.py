@@ -48,7 +48,7 @@ async def look(claim: Claim, terms: Terms) -> None:
     elif standing.looks > terms.looks or now - (standing.asked or now) > terms.look_within_s:
         await Finish(_once_more(claim, terms, now=now, reason="reconcile-exhausted"))
     else:
-        reply = await Ask(claim, key_of(claim, standing), number_of(standing), terms.look_timeout_s)
+        reply = await Ask(claim, key_of(claim, terms), number_of(standing), terms.look_timeout_s)
         await Finish(await _answered(claim, terms, reply=reply, now=now))
 
 

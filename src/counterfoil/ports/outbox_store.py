@@ -165,12 +165,13 @@ Consequence = Requeue | tuple[str, bytes] | None
 
 
 class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One claim in the story of an intent."""
+    """One claim in the story of an intent; `kind` is also `act` or `fact` for an end that needed no claim."""
 
     attempt: int
     kind: str
     owner: str
     at: float
+    standing: Standing
     right: str | None = None
     right_at: float | None = None
     phase: str | None = None
@@ -307,6 +308,14 @@ class OutboxStore(Protocol):
 
     def now(self) -> float:
         """Return the database's clock, in seconds since 1970."""
+        ...
+
+
+class InboxStore(Protocol):
+    """What the consumers' side needs."""
+
+    def taking(self, source: str, message: str, *, window_s: float) -> Staging:
+        """Note that a message is taken, as statements that the caller's own connection runs: [whether it is new]."""
         ...
 
 

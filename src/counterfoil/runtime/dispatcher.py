@@ -24,7 +24,7 @@ LINGER_S: Final = 10.0
 COUNT_MAX: Final = 10_000
 
 
-class _Shell:
+class Shell:
     """What both colours share: arguments, opening and the engine."""
 
     def __init__(
@@ -105,7 +105,7 @@ class _Shell:
         return {} if self._engine is None else dict(self._engine.ended)
 
 
-class Dispatcher(_Shell):
+class Dispatcher(Shell):
     """Delivers staged intents, blocking. Any number of dispatchers on any number of machines share the work.
 
     Args:

@@ -256,10 +256,14 @@ class Engine:
     def _start(self, work: Work, request: Any, *, until: tuple[float, float] | None) -> None:
         operation = work.operation
         handler, given = operation.run, tuple[Any, ...]()
+        # A bound function says of its own halves whether they are asynchronous.
+        written = getattr(operation, "operation", None)
+        function = getattr(written, "function", None)
         if isinstance(request, Ask):
-            handler = operation.reconcile
+            handler, function = operation.reconcile, getattr(written, "look_up", None)
         elif isinstance(request, Verify):
             handler, given = operation.verify, (self._coder(work).decode(request.proof),)
+            function = None
         deadline = time.monotonic() + request.timeout_s
         context = Context(request.key, request.number, deadline)
         job = Job(
@@ -269,6 +273,7 @@ class Engine:
             done=lambda job, reply: self._replied(work, job, reply),
             until=until,
             clock=self._opened.session.clock,
+            function=function,
         )
         work.job = job
         self._running[job] = work.claim.kind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,9 +31,10 @@ class Job:
         done: takes the reply, from any thread, once; what comes after `abandon` is dropped.
         until: (boot clock, wall clock) after which it must not begin any more, or None.
         clock: where these come from.
+        function: what says whether calling the handler gives a coroutine.
     """
 
-    __slots__ = ("_clock", "_done", "_given", "_until", "cancelled", "context", "handler", "process")
+    __slots__ = ("_clock", "_done", "_given", "_until", "cancelled", "context", "function", "handler")
 
     def __init__(
         self,
@@ -45,10 +45,11 @@ class Job:
         done: Callable[[Job, Replied], None],
         until: tuple[float, float] | None,
         clock: Clock,
+        function: Callable[..., Any] | None = None,
     ) -> None:
         self.handler = handler
+        self.function = function or handler
         self.context = context
-        self.process = os.getpid()
         self.cancelled: Callable[[], None] | None = None
         self._given = given
         self._done = done

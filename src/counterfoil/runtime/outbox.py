@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import time
 import weakref
 from collections.abc import Iterable
@@ -14,9 +15,9 @@ from counterfoil.outbox.lanes import Lane
 from counterfoil.outbox.receipts import Receipt, receipt_of
 from counterfoil.protocol import keys
 from counterfoil.protocol.keys import outbox_key
-from counterfoil.runtime import nudges
+from counterfoil.runtime import nudges, outbox_acts
 from counterfoil.runtime.desks import Opened
-from counterfoil.staging import driver_of
+from counterfoil.staging import driver_module
 
 POLL_FIRST_S: Final = 0.005
 POLL_LAST_S: Final = 0.1
@@ -37,11 +38,11 @@ class Outbox:
     """
 
     def __init__(self, url_or_runtime: Any, *, namespace: str | None = None, clock: Any = None) -> None:
-        self._opened = Opened(url_or_runtime, namespace=namespace, clock=clock)
-        self._finalize = weakref.finalize(self, self._opened.close)
+        self.opened = Opened(url_or_runtime, namespace=namespace, clock=clock)
+        self._finalize = weakref.finalize(self, self.opened.close)
 
     def __enter__(self) -> Self:
-        self._opened.open()
+        self.opened.open()
         return self
 
     def __exit__(
@@ -51,7 +52,7 @@ class Outbox:
 
     def close(self) -> None:
         """Let go of the ledger; the next use opens it again."""
-        self._opened.close()
+        self.opened.close()
 
     def migrate(self) -> None:
         """Make the tables, durably, or bring them up to date.
@@ -59,7 +60,7 @@ class Outbox:
         Raises:
             LedgerReadOnly: the database cannot be written.
         """
-        self._opened.open()
+        self.opened.open()
 
     def stage(
         self,
@@ -95,7 +96,7 @@ class Outbox:
         intent = Intent(operation, key=key, lane=lane, not_before=not_before, expires_at=expires_at, policy=policy)
         return self._stage(connection, [intent])[0]
 
-    def stage_many(self, connection: Any, intents: Iterable[Any]) -> list[StagedIntent]:
+    def stage_many(self, connection: Any, intents: Iterable[Any]) -> builtins.list[StagedIntent]:
         """Write several intents; all are checked before any SQL runs. Of one call, lanes are taken in sorted order.
 
         Args:
@@ -104,23 +105,25 @@ class Outbox:
         """
         return self._stage(connection, intents_of(intents))
 
-    def _stage(self, connection: Any, intents: list[Intent]) -> list[StagedIntent]:
-        driver = driver_of(connection)
-        desk = self._opened.desk()
+    def _stage(self, connection: Any, intents: builtins.list[Intent]) -> builtins.list[StagedIntent]:
+        driver = driver_module(connection)
+        if driver.is_async(connection):
+            raise UsageError("this connection is one of asyncio", hint="stage through it with AsyncOutbox")
+        desk = self.opened.desk()
         made = desk.validated(intents)
-        driver.check(connection, self._opened.session.ledger)
-        driver.stage(connection, self._opened.store.staging(made))
+        ledger = self.opened.session.ledger
+        driver.check(connection, ledger)
+        driver.stage(connection, self.opened.store.staging(made), ledger)
         return [StagedIntent(intent.effect_id, intent.key) for intent in made]
 
     def nudge(self) -> None:
         """Wake the dispatchers of this process: something was committed. Without it they look by themselves."""
-        self._opened.open()
-        nudges.nudge(self._opened.session.ledger)
+        self.opened.open()
+        nudges.nudge(self.opened.session.ledger)
 
     def receipt(self, key: str) -> Receipt | None:
         """Return what became of an intent, None if nothing is staged under the key (or not committed yet)."""
-        self._opened.open()
-        story = self._opened.view.story(self._effect_id(key))
+        story = self.opened.view.story(self._effect_id(key))
         return None if story is None else receipt_of(story)
 
     def wait(self, key: str, *, timeout_s: float) -> Receipt:
@@ -137,13 +140,112 @@ class Outbox:
                 return receipt
             rest_s = end - time.monotonic()
             if rest_s <= 0:
-                found = "nothing is staged under it" if receipt is None else f"it is {receipt.state}"
-                raise TimeoutError(f"{key!r} has not ended within {timeout_s:g} s: {found}")
+                raise overdue(key, receipt, timeout_s)
             time.sleep(min(pause_s, rest_s))
             pause_s = min(pause_s * 1.5, POLL_LAST_S)
 
+    # --- looking and acting
+
+    def list(self, *, state: str | None = None, limit: int = 1000) -> builtins.list[Receipt]:
+        """Return receipts of one state, or of everything that waits, oldest first."""
+        return outbox_acts.listed(self.opened.view, state=state, limit=limit)
+
+    def depth(self) -> builtins.list[tuple[str, str, int, float | None]]:
+        """Return (recipient, state, how many, since when the oldest) of what has not ended."""
+        return self.opened.view.depth()
+
+    def lanes(self) -> builtins.list[tuple[str, int, str | None, float | None, str | None]]:
+        """Return (lane, how many wait, why it stands still, since when, effect id of its head)."""
+        return self.opened.view.lanes()
+
+    def pause(self, recipient: str | None = None, *, reason: str, by: str) -> None:
+        """Let nothing more be sent, to one recipient or at all; durable on return. What was granted may still go."""
+        outbox_acts.scoped(self.opened.view, "pause", recipient, reason=reason, by=by)
+
+    def resume(self, recipient: str | None = None, *, reason: str, by: str) -> None:
+        """Take back `pause`; also let a restored outbox go on, once its ledger was accepted."""
+        outbox_acts.scoped(self.opened.view, "resume", recipient, reason=reason, by=by)
+        self.nudge()
+
+    def drain(self, recipient: str | None = None, *, reason: str, by: str, timeout_s: float = 60.0) -> bool:
+        """Pause, and wait until no dispatcher has anything in hand; False if that took too long."""
+        end = time.monotonic() + keys.seconds(timeout_s, "timeout_s")
+        outbox_acts.scoped(self.opened.view, "drain", recipient, reason=reason, by=by)
+        while any(state == "dispatching" and recipient in (None, name) for name, state, _, _ in self.depth()):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(POLL_LAST_S)
+        return True
+
+    def redrive(self, key: str, *, reason: str, by: str, expect_version: int) -> None:
+        """Let an intent be sent again that provably was not sent, or failed; durable on return.
+
+        Raises:
+            UsageError: it may have been sent, it was accepted, or it is in somebody's hands.
+            Conflict: it has changed since that version.
+        """
+        what = {"reason": reason, "by": by, "expect_version": expect_version}
+        outbox_acts.redrive(self.opened.view, self._effect_id(key), **what)  # type: ignore[arg-type]
+        self.nudge()
+
+    def reconcile(self, key: str, *, reason: str, by: str, expect_version: int) -> None:
+        """Let the recipient be asked again about an intent that waits for a person; durable on return.
+
+        Raises:
+            UsageError: there is nothing to ask about.
+            Conflict: it has changed since that version.
+        """
+        what = {"reason": reason, "by": by, "expect_version": expect_version}
+        outbox_acts.reconcile(self.opened.view, self._effect_id(key), **what)  # type: ignore[arg-type]
+        self.nudge()
+
+    def decide(
+        self,
+        key: str,
+        *,
+        happened: Any = None,
+        did_not_happen: bool = False,
+        reason: str,
+        by: str,
+        expect_version: int,
+        new_key: str | None = None,
+    ) -> None:
+        """Record what a person found out about an intent that may have been sent; durable on return.
+
+        It ends as uncertain, if it had not ended yet, and its lane goes on. One that provably was never
+        sent is given up.
+
+        Raises:
+            Conflict: somebody decided already, or it has changed since that version.
+            UsageError: it waits for no person.
+        """
+        outbox_acts.decide(
+            self.opened.view,
+            self._effect_id(key),
+            happened=happened,
+            did_not_happen=did_not_happen,
+            reason=reason,
+            by=by,
+            expect_version=expect_version,
+            new_name=new_key,
+        )
+        self.nudge()
+
+    def prune(self, *, older_than_s: float, reason: str, by: str, limit: int = 1000) -> int:
+        """Let go of payloads and attempts of intents that were accepted, rejected or failed so long ago.
+
+        Identities, fingerprints and outcomes stay, so that no key is ever used twice. Returns how many that were.
+        """
+        outbox_acts.said(reason, by)
+        before = self.opened.store.now() - keys.seconds(older_than_s, "older_than_s")
+        return len(self.opened.view.prune(before=before, limit=limit))
+
     def _effect_id(self, key: str) -> str:
-        return outbox_key(self._opened.session.namespace, keys.name(key, "key"))
+        self.opened.open()
+        return outbox_key(self.opened.session.namespace, keys.name(key, "key"))
 
 
-__all__ = ["Intent", "Lane", "Outbox", "Receipt", "StagedIntent", "UsageError"]
+def overdue(key: str, receipt: Receipt | None, timeout_s: float) -> TimeoutError:
+    """Make the error of a wait that was too short."""
+    found = "nothing is staged under it" if receipt is None else f"it is {receipt.state}"
+    return TimeoutError(f"{key!r} has not ended within {timeout_s:g} s: {found}")

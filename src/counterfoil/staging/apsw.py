@@ -25,8 +25,14 @@ def check(connection: Any, ledger: Any) -> None:
     refuse_reader(_STATES[connection.txn_state("main")])
 
 
-def stage(connection: apsw.Connection, staging: Staging) -> list[bool]:
+def is_async(connection: Any) -> bool:
+    """Whether the connection is one of asyncio."""
+    return connection.is_async if hasattr(connection, "is_async") else False
+
+
+def stage(connection: apsw.Connection, staging: Staging, ledger: Any) -> list[bool]:
     """Write the intents."""
+    del ledger  # `check` has compared it
     cursor = connection.cursor()
     # Whatever the caller's tracers make of rows, ours are tuples.
     cursor.row_trace = None

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 from counterfoil.errors import UsageError
 from counterfoil.ports.outbox_store import Staging
 
 Rows = Sequence[Sequence[Any]]
+
+# Top-level package of a connection's class (or of one that it derives from), and who stages through it.
+_DRIVERS: Final = {
+    "sqlite3": "sqlite3",
+    "apsw": "apsw",
+    "psycopg": "psycopg",
+    "asyncpg": "asyncpg",
+    "sqlalchemy": "sqlalchemy",
+    "django": "django",
+}
+_KNOWN: Final = "sqlite3, apsw, psycopg, asyncpg, SQLAlchemy and Django are known"
+
+
+def driver_module(connection: Any) -> Any:
+    """Return the module that stages through a connection: it has `check`, `stage` and `is_async`.
+
+    Raises:
+        UsageError: it is no connection of a driver that is known.
+    """
+    for cls in type(connection).__mro__:
+        name = _DRIVERS.get(cls.__module__.partition(".")[0])
+        if name is not None:
+            return import_module(f"counterfoil.staging.{name}")
+    raise UsageError(f"{type(connection).__name__} is no connection that intents can be staged through", hint=_KNOWN)
 
 
 def run(staging: Staging, execute: Callable[[str, Sequence[Any]], Rows]) -> list[bool]:

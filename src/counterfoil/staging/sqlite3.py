@@ -31,8 +31,29 @@ def check(connection: Any, ledger: Any) -> None:
     refuse_reader(state_of(connection))
 
 
-def stage(connection: sqlite3.Connection, staging: Staging) -> list[bool]:
+def check_inside(connection: sqlite3.Connection, ledger: Any) -> None:
+    """Check a connection whose owner (SQLAlchemy, Django) says that a transaction is open.
+
+    Raises:
+        UsageError: it commits by itself, it has read before it wrote, or it is another database.
+    """
+    check_place(path_of(connection), ledger, "sqlite3")
+    if connection.in_transaction:
+        refuse_reader(state_of(connection))
+    elif connection.isolation_level is None:
+        # Else the first statement that writes begins one.
+        raise no_transaction(_BEGIN)
+
+
+def is_async(connection: Any) -> bool:
+    """Whether the connection is one of asyncio; none is."""
+    del connection
+    return False
+
+
+def stage(connection: sqlite3.Connection, staging: Staging, ledger: Any) -> list[bool]:
     """Write the intents."""
+    del ledger  # `check` has compared it
     # A cursor of our own: whatever the caller's row factory makes, ours are tuples.
     cursor = sqlite3.Cursor(connection)
     cursor.row_factory = None

@@ -111,6 +111,10 @@ class SqliteOutbox:
         """Write intents, as statements that the caller's own connection runs."""
         return outbox_staging.stage(intents, now=self.now() if now is None else now)
 
+    def taking(self, source: str, message: str, *, window_s: float) -> Staging:
+        """Note that a message is taken, as statements that the caller's own connection runs."""
+        return outbox_staging.take(source, message, now=self.now(), window_s=window_s)
+
     def enlist(self, epoch: str, label: str) -> None:
         """Register a dispatcher's life, durably."""
         self.write(lambda connection: connection.execute(_ENLIST, (epoch, label, self.now())))
@@ -135,7 +139,8 @@ class SqliteOutbox:
         """Say whether another connection has committed since the last call."""
 
         def look(connection: Connection) -> bool:
-            seen = (connection, connection.version())
+            # The pragma looks at the file; `version` only tells what this connection has seen already.
+            seen = (connection, connection.execute("PRAGMA data_version")[0][0])
             before, self._seen = self._seen, seen
             return before != seen
 

@@ -87,3 +87,21 @@ def _waiting(intent: NewIntent, row: Sequence[object], *, now: float) -> Staging
         yield _TAIL, (intent.lane, int(str(place)) + 1)
         yield _READY_IN_LANE, (*what, place, intent.lane, due, due, intent.lane, place, now)
     return []
+
+
+_TAKE: Final = (
+    "INSERT INTO counterfoil_inbox (source, message, at) VALUES (?, ?, ?)"
+    " ON CONFLICT (source, message) DO NOTHING RETURNING 1"
+)
+_FORGET: Final = (
+    "DELETE FROM counterfoil_inbox WHERE (source, message) IN"
+    " (SELECT source, message FROM counterfoil_inbox WHERE at < ? ORDER BY at LIMIT 10)"
+)
+
+
+def take(source: str, message: str, *, now: float, window_s: float) -> Staging:
+    """Note that a message is taken, and forget a few that are older than the window."""
+    taken = yield _TAKE, (source, message, now)
+    if taken:
+        yield _FORGET, (now - window_s,)
+    return [bool(taken)]

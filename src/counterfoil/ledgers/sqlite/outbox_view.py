@@ -19,7 +19,7 @@ _INTENT: Final = (
     " format FROM counterfoil_intent WHERE effect_id = ?"
 )
 _ATTEMPTS: Final = (
-    "SELECT a.seq, a.kind, a.owner, a.at, s.kind, s.at, c.phase, ifnull(c.final, 0), c.body, c.at"
+    "SELECT a.seq, a.kind, a.owner, a.at, a.standing, s.kind, s.at, c.phase, ifnull(c.final, 0), c.body, c.at"
     " FROM counterfoil_attempt a LEFT JOIN counterfoil_sending s ON s.attempt = a.seq"
     " LEFT JOIN counterfoil_receipt c ON c.attempt = a.seq WHERE a.intent = ? ORDER BY a.seq"
 )
@@ -134,12 +134,13 @@ def _story(connection: Connection, effect_id: str) -> Story | None:
 
 
 def _attempt(row: Sequence[Any]) -> AttemptRow:
-    attempt, kind, owner, at, right, right_at, phase, final, body, ended = row
+    attempt, kind, owner, at, kept, right, right_at, phase, final, body, ended = row
     return AttemptRow(
         attempt=attempt,
         kind=kind,
         owner=owner,
         at=at,
+        standing=standings.decode(kept),
         right=right,
         right_at=right_at,
         phase=phase,

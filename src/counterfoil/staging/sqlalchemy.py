@@ -1,0 +1,56 @@
+"""Staging through SQLAlchemy: a connection (Core) or a session (ORM), blocking or asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from counterfoil.ports.outbox_store import Staging
+from counterfoil.staging.running import Rows, driver_module, no_connection, no_transaction, run
+
+_BEGIN = "use `with session.begin():` or `with engine.begin() as connection:`"
+
+
+def is_async(connection: Any) -> bool:
+    """Whether the connection is one of asyncio."""
+    return isinstance(connection, (AsyncConnection, AsyncSession, async_scoped_session))
+
+
+def check(connection: Any, ledger: Any) -> None:
+    """Check that intents can be staged here.
+
+    Raises:
+        UsageError: there is no open transaction, or it is another database.
+    """
+    if not isinstance(connection, (Connection, Session, scoped_session)) and not is_async(connection):
+        raise no_connection(connection)
+    if not connection.in_transaction():
+        raise no_transaction(_BEGIN)
+    del ledger  # compared where the driver's own connection is at hand
+
+
+def stage(connection: Any, staging: Staging, ledger: Any) -> list[bool]:
+    """Write the intents."""
+    core = connection if isinstance(connection, Connection) else connection.connection()
+    raw = core.connection.driver_connection
+    driver = driver_module(raw)
+    driver.check_inside(raw, ledger)
+    numbered = core.dialect.name == "postgresql"
+
+    def execute(sql: str, parameters: Sequence[Any]) -> Rows:
+        if numbered:
+            sql = driver.worded(sql, core.dialect.paramstyle)
+        result = core.exec_driver_sql(sql, tuple(parameters))
+        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+
+    return run(staging, execute)
+
+
+async def stage_async(connection: Any, staging: Staging, ledger: Any) -> list[bool]:
+    """The same, awaited."""
+    made: list[bool] = await connection.run_sync(lambda inner: stage(inner, staging, ledger))
+    return made

@@ -1,0 +1,170 @@
+"""The application of these tests: orders in a table, mails staged with them, and the mailbox that is the judge."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from counterfoil import UNASKABLE, Contract, Dispatcher, Outbox, Receipt, Recipient
+from counterfoil.outbox.terms import Terms
+from tests.support import Clock
+
+ACT = {"reason": "a test", "by": "me"}
+
+
+class Mailbox:
+    """Receives mails, and does with them what a test says. Its log is the judge, not ours."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.log: list[tuple[str, str]] = []
+        self.kept: dict[str, str] = {}
+        self.asked: list[str] = []
+        # What happens when a mail arrives, by address; it may raise, block or kill.
+        self.does: dict[str, Callable[[Any], Any]] = {}
+        # What a look-up says, by address.
+        self.says: dict[str, Callable[[Any], Any]] = {}
+
+    def receive(self, ctx: Any, to: str) -> Any:
+        with self.lock:
+            self.log.append((ctx.key, to))
+        if to in self.does:
+            return self.does[to](ctx)
+        with self.lock:
+            return self.kept.setdefault(ctx.key, f"mail-{to}")
+
+    def find(self, ctx: Any, to: str) -> Any:
+        with self.lock:
+            self.asked.append(to)
+        if to in self.says:
+            return self.says[to](ctx)
+        return self.kept.get(ctx.key)
+
+    def sends(self, to: str) -> int:
+        return sum(address == to for _, address in self.log)
+
+    def twice(self) -> list[str]:
+        return [to for to, count in Counter(to for _, to in self.log).items() if count > 1]
+
+
+def keyed(*, horizon_s: float = 600.0, resends: int = 2, concurrent: bool = True) -> Any:
+    """A contract of a recipient that tells repeats by a key."""
+    return Contract(
+        name="keyed",
+        policy="at-least-once-keyed",
+        idempotency={"header": "Idempotency-Key", "horizon_s": horizon_s, "concurrent": concurrent},
+        resends=resends,
+    )
+
+
+def recipients(box: Mailbox) -> dict[str, Recipient]:
+    """One recipient for each policy."""
+    made = {}
+    for name, ask, contract in (
+        ("mail", True, None),
+        ("door", False, None),
+        ("bank", True, keyed()),
+        ("post", False, keyed()),
+        ("person", True, Contract(name="person", policy="operator-only")),
+    ):
+        recipient = Recipient(name, contract=contract)
+
+        def send(ctx: Any, to: str) -> Any:
+            return box.receive(ctx, to)
+
+        def find(ctx: Any, to: str) -> Any:
+            return box.find(ctx, to)
+
+        operation: Any = recipient.operation(reconcile=None if ask else UNASKABLE)(send)
+        if ask:
+            operation.reconcile(find)
+        made[name] = recipient
+    return made
+
+
+class Shop:
+    """An application with its database, its outbox and its recipients."""
+
+    def __init__(self, path: Path, engine: str, *, clock: Clock | None = None) -> None:
+        self.path = path
+        self.engine = engine
+        self.url = f"sqlite:///{path}?engine={engine}"
+        self.clock = clock
+        self.box = Mailbox()
+        self.recipients = recipients(self.box)
+        self.outbox = Outbox(self.url, clock=clock)
+        self.outbox.migrate()
+        with self.connected() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY)")
+
+    def close(self) -> None:
+        self.outbox.close()
+
+    def operation(self, to: str, *, recipient: str = "mail") -> Any:
+        return self.recipients[recipient].operations["send"](to=to)
+
+    def connect(self) -> Any:
+        if self.engine == "apsw":
+            connection = apsw.Connection(str(self.path))
+            connection.set_busy_timeout(10_000)
+            return connection
+        return sqlite3.connect(self.path, timeout=10, isolation_level=None)
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        connection = self.connect()
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """An ordinary transaction of the application, rolled back if its block raises."""
+        with self.connected() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def order(self, key: str, *, recipient: str = "mail", to: str | None = None, **more: Any) -> str:
+        """Save an order and stage its mail; return the effect id."""
+        with self.transaction() as connection:
+            connection.execute("INSERT INTO orders (id) VALUES (?)", (key,))
+            operation = self.operation(to or key, recipient=recipient)
+            return self.outbox.stage(connection, operation, key=key, **more).effect_id
+
+    def orders(self) -> set[str]:
+        with self.connected() as connection:
+            return {row[0] for row in connection.execute("SELECT id FROM orders").fetchall()}
+
+    def dispatcher(self, *names: str, **more: Any) -> Dispatcher:
+        """A dispatcher of some recipients, by default of all."""
+        chosen = [self.recipients[name] for name in names or self.recipients]
+        more.setdefault("terms", quick())
+        return Dispatcher(self.url, chosen, clock=self.clock, **more)
+
+    def dispatch(self, *names: str, timeout_s: float = 20.0, **more: Any) -> bool:
+        """Dispatch until idle."""
+        with self.dispatcher(*names, **more) as dispatcher:
+            return dispatcher.run_until_idle(timeout_s=timeout_s)
+
+    def receipt(self, key: str) -> Receipt:
+        found = self.outbox.receipt(key)
+        assert found is not None
+        return found
+
+
+def quick(**more: Any) -> Terms:
+    """Bounds for tests that do not wait."""
+    return Terms(**{"timeout_s": 5.0, "backoff_s": 0.01, "backoff_max_s": 0.05, "looks": 3, "attempts": 3, **more})
