@@ -113,6 +113,11 @@ class FaultPeer:
         return self._seen.requests
 
     @property
+    def acted(self) -> list[Request]:
+        """The requests that it carried out, in the order of its `items`."""
+        return self._seen.acted
+
+    @property
     def items(self) -> list[Item]:
         """What it carried out, in the form that the history checker reads."""
         return self._seen.items

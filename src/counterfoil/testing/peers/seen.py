@@ -75,6 +75,7 @@ class Seen:
     def __init__(self, key_header: str) -> None:
         self.connections: list[Connection] = []
         self.requests: list[Request] = []
+        self.acted: list[Request] = []
         self.items: list[Item] = []
         self.mistakes: list[BaseException] = []
         self._key_header = key_header.lower()
@@ -121,10 +122,11 @@ class Seen:
             request.body_complete = request.body_complete or complete
             self._changed.notify_all()
 
-    def acted(self, request: Request) -> Item:
+    def act(self, request: Request) -> Item:
         """Note that a request was carried out."""
         with self._changed:
             item = Item(request.key, f"item-{len(self.items) + 1}")
+            self.acted.append(request)
             self.items.append(item)
             self._changed.notify_all()
         return item

@@ -36,7 +36,7 @@ class Stage:
     def act(self, request: Request | None, *, acts: bool) -> None:
         """Carry out a request, as far as that is wanted: it is among the items of the peer then."""
         if acts and request is not None:
-            self.seen.acted(request)
+            self.seen.act(request)
 
     def decide(self, script: Script, request: Request | None) -> Move:
         """Return the move for a request that was read."""
