@@ -1,4 +1,4 @@
-"""Several processes on one SQLite ledger: one sends, whatever becomes of the others. The recipient's log judges."""
+"""Several processes on one ledger: one sends, whatever becomes of the others. The recipient's log judges."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE_S
+from tests.support import PATIENCE_S, Store
 
 WORKER = Path(__file__).with_name("worker.py")
 COLOURS = pytest.mark.parametrize("colour_name", ["blocking", "asyncio"])
@@ -62,9 +62,9 @@ class Worker:
 class Arena:
     """A ledger, a recipient's log, and the processes of one test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
-        self.url = f"sqlite:///{folder}/ledger.db"
+        self.url = url
         self.workers: list[Worker] = []
 
     def worker(
@@ -95,8 +95,11 @@ class Arena:
 
 
 @pytest.fixture
-def arena(tmp_path: Path) -> Iterator[Arena]:
-    made = Arena(tmp_path)
+def arena(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Arena]:
+    """An arena on SQLite, or on the ledger that a test is parametrized with."""
+    kind = getattr(request, "param", "sqlite")
+    database = request.getfixturevalue("shared_database") if kind == "postgres" else ""
+    made = Arena(tmp_path, Store(kind, tmp_path, database).url)
     yield made
     made.close()
 
@@ -105,8 +108,12 @@ def accepted(answer: str, via: str) -> bool:
     return answer.startswith(f"Accepted {via} item of ")
 
 
-@COLOURS
 @pytest.mark.rule("E8")
+@pytest.mark.parametrize(
+    ("arena", "colour_name"),
+    [("sqlite", "blocking"), ("sqlite", "asyncio"), ("postgres", "asyncio")],
+    indirect=["arena"],
+)
 def test_ten_processes_at_once_send_once_and_are_told_the_same(arena, colour_name):
     workers = [arena.worker(seconds=0.1, colour=colour_name) for _ in range(10)]
     for worker in workers:
@@ -201,7 +208,15 @@ def test_the_key_is_the_same_in_every_process(arena):
 
 
 @pytest.mark.rule("E8")
-@pytest.mark.parametrize("colours", [("blocking", "asyncio"), ("asyncio", "asyncio")])
+@pytest.mark.parametrize(
+    ("arena", "colours"),
+    [
+        ("sqlite", ("blocking", "asyncio")),
+        ("sqlite", ("asyncio", "asyncio")),
+        ("postgres", ("blocking", "asyncio")),
+    ],
+    indirect=["arena"],
+)
 def test_two_processes_ask_for_ten_effects_at_the_same_moment(arena, colours):
     """Both ask for each effect within a few milliseconds; `run` takes a while. Ten sends, and both are told the same.
 
