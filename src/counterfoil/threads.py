@@ -171,6 +171,13 @@ async def _kept(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException
         return None, error
 
 
+def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on a loop of its own in this thread, which may be the one that gets signals."""
+    import asyncio
+
+    return asyncio.run(coroutine)
+
+
 def run_apart(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on a loop and in a thread of its own, and wait for that."""
     import asyncio

@@ -21,7 +21,7 @@ from counterfoil import (
     Uncertain,
     UsageError,
 )
-from counterfoil.effects import lifetime
+from counterfoil.effects import carry, lifetime
 from counterfoil.protocol.history import History
 from counterfoil.protocol.requests import Append, Call
 from tests.effects.typing_cases import mounted, mounted_async
@@ -214,7 +214,7 @@ async def test_a_run_that_was_finished_by_hand_is_not_executed(make, colour):
 async def test_only_a_started_and_unfinished_run_is_taken_over(make):
     async with make() as life, life.run("r") as run:
         await run.step("sum", lambda: 1)
-        claim = run.inner._drive(lifetime.claim)
+        claim = run.inner._drive(carry.claim)
         assert (claim if isinstance(claim, bool) else await claim) is False
 
 

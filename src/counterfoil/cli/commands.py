@@ -17,6 +17,7 @@ from counterfoil.cli.auditing import audit_client
 from counterfoil.cli.demo.command import demo
 from counterfoil.cli.output import say
 from counterfoil.cli.simulating import simulate
+from counterfoil.cli.working import lift, work
 from counterfoil.errors import CounterfoilError, Denied, EffectError, LedgerError, RunPruned, UsageError
 
 FOUND: Final = 1
@@ -118,6 +119,8 @@ for _command in (
     acting.deliver,
     checking.verify,
     checking.export,
+    work,
+    lift,
     acting.prune,
     acting.accept_restore,
     acting.migrate,

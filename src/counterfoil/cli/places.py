@@ -50,13 +50,21 @@ class Place:
             UsageError: no ledger is named, or what is named cannot be one.
             LedgerUnavailable: there is no file at that place, or it cannot be opened.
         """
+        with Runtime(self.checked(create=create), namespace=self.namespace, owner=self.label()) as runtime:
+            yield runtime
+
+    def checked(self, *, create: bool = False) -> str | Ledger:
+        """Return the target, after a look whether there is a ledger.
+
+        Raises:
+            UsageError, LedgerUnavailable: as `open` does.
+        """
         target = self.target
         if target is None:
             raise UsageError("no ledger is named", hint=_HINT)
         if isinstance(target, str) and not create:
             _present(target)
-        with Runtime(target, namespace=self.namespace, owner=self._label()) as runtime:
-            yield runtime
+        return target
 
     def options(self) -> list[str]:
         """Return the options that another command needs to speak of the same ledger; a password is left out."""
@@ -67,7 +75,8 @@ class Place:
         )
         return said if self.namespace is None else [*said, "--namespace", self.namespace]
 
-    def _label(self) -> str:
+    def label(self) -> str:
+        """Return what this process calls itself as an owner."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError, ImportError):

@@ -1,16 +1,17 @@
-"""A run's own records: its start, the lives that carry its body, its end, and what pruning keeps."""
+"""A run's own records: its start, its end, and what pruning keeps."""
 
 from __future__ import annotations
 
 import msgspec
 
+from counterfoil.effects.carry import carrier_of, claim
 from counterfoil.effects.record import record
-from counterfoil.effects.scope import NOTHING, Scope
-from counterfoil.errors import Conflict, NameConflict, RunPruned, UsageError
+from counterfoil.effects.scope import Scope
+from counterfoil.errors import Conflict, Denied, NameConflict, RunPruned, UsageError
 from counterfoil.protocol import codec, records, slots, states
 from counterfoil.protocol.history import History, look
 from counterfoil.protocol.records import Draft
-from counterfoil.protocol.requests import Gone, Read
+from counterfoil.protocol.requests import Read
 
 
 async def start(scope: Scope, body_name: str, args: bytes) -> bytes | None:
@@ -18,6 +19,7 @@ async def start(scope: Scope, body_name: str, args: bytes) -> bytes | None:
 
     Raises:
         NameConflict: the run was started with another body or other arguments.
+        Denied: it is quarantined.
     """
     await Read()
     not_pruned(scope)
@@ -36,6 +38,7 @@ async def start(scope: Scope, body_name: str, args: bytes) -> bytes | None:
             hint="give a different run a different id",
         )
     if (result := result_of(scope.history)) is None:
+        not_quarantined(scope)
         # So that a scan for what was left behind sees who carries it now.
         await claim(scope)
     return result
@@ -45,6 +48,21 @@ def started(history: History) -> codec.StartedBody | None:
     """Return what a run was started with, or None if it was not started by `execute`."""
     found = history.get(slots.STARTED)
     return None if found is None else history.parse(found, codec.StartedBody)
+
+
+def not_quarantined(scope: Scope) -> None:
+    """Refuse a run that nobody shall carry.
+
+    Raises:
+        Denied: with the code `quarantined`.
+    """
+    carrier = carrier_of(scope.history)
+    if carrier is not None and carrier.quarantine:
+        raise Denied(
+            f"run {scope.run!r} is quarantined: {carrier.deaths} lives in a row ended while they carried its body",
+            code="quarantined",
+            hint="find out why, then `counterfoil lift` it",
+        )
 
 
 def not_pruned(scope: Scope) -> None:
@@ -58,26 +76,8 @@ def not_pruned(scope: Scope) -> None:
         raise RunPruned(f"run {scope.run!r} was pruned; its tombstone keeps its result", outcome=result)
 
 
-async def claim(scope: Scope) -> bool:
-    """Take over a started run whose last life is gone; False if another life has it."""
-    await Read()
-    standing = scope.history.get(slots.STARTED)
-    if standing is None or scope.history.finished is not None or scope.history.pruned:
-        return False
-    number = 1
-    while (record_ := scope.history.get(slots.claim(number))) is not None:
-        standing = record_
-        number += 1
-    if standing.epoch in scope.own_epochs:
-        return True
-    if not await Gone(standing.epoch):
-        return False
-    draft = Draft(slot=slots.claim(number), kind=records.RUN, phase="claimed", body=NOTHING, decision=True)
-    return (await record(draft)).ours
-
-
-async def finish(scope: Scope, result: bytes) -> None:
-    """Record a run's end and its result; durable on return.
+async def finish(scope: Scope, result: bytes, *, unasked: tuple[str, ...] = ()) -> None:
+    """Record a run's end and its result, and what the body no longer asked for; durable on return.
 
     Raises:
         Conflict: it was finished with another result.
@@ -87,7 +87,7 @@ async def finish(scope: Scope, result: bytes) -> None:
     standing = scope.history.finished
     if standing is None:
         scope.open_for("its end")
-        body = codec.body_of(codec.FinishedBody(result=msgspec.Raw(result)))
+        body = codec.body_of(codec.FinishedBody(result=msgspec.Raw(result), unasked=unasked))
         draft = Draft(slot=slots.FINISHED, kind=records.RUN, phase="finished", body=body, decision=True)
         standing = (await record(draft)).record
     if bytes(scope.history.parse(standing, codec.FinishedBody).result) != result:

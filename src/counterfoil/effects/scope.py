@@ -27,6 +27,7 @@ class Memory(msgspec.Struct):
         known: final outcomes that were read or made here, by effect, each with the recorded fingerprint.
         over: when `run` of an attempt ended in this life, by slot of the intent.
         verifiers: the `verify` of each effect that was called here, by name.
+        asked: heads of the slots that the body which is carried here has asked for; None: none is.
     """
 
     unsent: dict[str, Entry] = {}
@@ -34,6 +35,7 @@ class Memory(msgspec.Struct):
     known: dict[str, tuple[str | None, Outcome[msgspec.Raw]]] = {}
     over: dict[str, Instant] = {}
     verifiers: dict[str, Verifier] = {}
+    asked: set[str] | None = None
 
 
 class Verifier(msgspec.Struct, frozen=True):
@@ -84,6 +86,11 @@ class Scope(msgspec.Struct):
     def key(self, name: str, attempt: int, *, keep: bool = False) -> str:
         """Derive the key of an attempt."""
         return effect_key(self.namespace, self.run, name, attempt=1 if keep else attempt)
+
+    def asks(self, head: str) -> None:
+        """Note that the body has asked for this."""
+        if self.memory.asked is not None:
+            self.memory.asked.add(head)
 
     def open_for(self, what: str) -> None:
         """Check that the run takes new names.

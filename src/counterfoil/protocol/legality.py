@@ -203,10 +203,18 @@ class RunCheck:
             record = placed.record
             if placed.phase == "claimed" and stone is None and slots.STARTED not in self._sound:
                 self._say("E8 claimed-unstarted", record, "a life took over a run that nobody had started")
+            if placed.phase == "released" and record.kind == records.RUN and not self._claimed(placed.number):
+                self._say("E8 released-unclaimed", record, "a claim was released that nobody had made")
+            if placed.phase == "lifted" and slots.quarantine(placed.number) not in self._sound and stone is None:
+                self._say("E8 lifted-unset", record, "a quarantine was lifted that did not stand")
             if placed.phase == "buried" and stone is None:
                 self._say("L10 buried-alive", record, "it is buried, and the run was not pruned")
             if placed.phase == "intent" and stone is not None and record.position > stone.record.position:
                 self._say("L10 sent-after-pruning", record, "the right to send was taken after the run was pruned")
+
+    def _claimed(self, number: int) -> bool:
+        slot = slots.claim(number) if number else slots.STARTED
+        return slot in self._sound or slots.TOMBSTONE in self._sound
 
     def _check_steps(self) -> None:
         groups: dict[str, list[Placed]] = defaultdict(list)

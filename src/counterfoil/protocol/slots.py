@@ -126,6 +126,24 @@ def effect_of(slot: str) -> tuple[str, int, str] | None:
     return unescape(parts[1]), int(parts[2]), parts[3]
 
 
+def head(slot: str) -> str:
+    """Return the part of a slot that one name of a body owns, `park/wait/<event>/<id>` for example."""
+    parts = slot.split("/")
+    if parts[0] == "park":
+        return "/".join(parts[:4] if parts[1] == "wait" else parts[:3])
+    return "/".join(parts[:2])
+
+
+def effect_head(name: str) -> str:
+    """Return the head of an effect's slots."""
+    return f"effect/{escape(name)}"
+
+
+def transaction_head(name: str) -> str:
+    """Return the head of a transaction's slots."""
+    return f"transaction/{escape(name)}"
+
+
 def names_in(slot: str) -> list[str]:
     """Give back the names inside a slot: none for the run's own, two for an event or a wait."""
     parts = slot.split("/")

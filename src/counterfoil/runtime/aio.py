@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from counterfoil.effects import carry, lifetime
 from counterfoil.effects import decide as deciding
-from counterfoil.effects import lifetime
+from counterfoil.effects.carry import DEATHS_MAX
 from counterfoil.errors import UsageError
 from counterfoil.outcomes import Decision
 from counterfoil.ports.clock import Clock
@@ -133,28 +134,37 @@ class AsyncRuntime:
 
     async def _carry(self, run: AsyncRun, body: Callable[..., Any], args: Iterable[Any]) -> Any:
         with self._session.carrying(run.id):
-            result = await body(run, *args)
-        await run.finish(result)
+            return await self._carried(run, body, args)
+
+    async def _carried(
+        self,
+        run: AsyncRun,
+        body: Callable[..., Any],
+        args: Iterable[Any],
+        *,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        result = await body(run, *args)
+        if stopped():
+            raise asyncio.CancelledError(f"run {run.id!r} was cancelled")
+        await run._end(result)
         return codec.decode(lifetime.result_of(run._state.history) or b"null")
 
-    async def recover(self, bodies: Iterable[Body] | Mapping[str, Body]) -> dict[str, Any]:
-        """Resume the unfinished runs whose life is gone; see `Runtime.recover`."""
-        table = arguments.body_table(bodies)
-        results: dict[str, Any] = {}
-        for row in await self.runs(finished=False):
-            if row.run_id in self._session.carried:
-                continue
-            async with self.run(row.run_id) as run:
-                try:
-                    await run._load()
-                    begun = lifetime.started(run._state.history)
-                    body = None if begun is None else table.get(begun.body)
-                    if begun is None or body is None or not await run._drive(lifetime.claim):
-                        continue
-                    results[row.run_id] = await self._carry(run, body, codec.decode(bytes(begun.args)))
-                except Exception as error:  # noqa: BLE001 - what one run meets must not stop the others
-                    results[row.run_id] = error
-        return results
+    async def recover(
+        self, bodies: Iterable[Body] | Mapping[str, Body], *, at_once: int = 1, deaths_max: int = DEATHS_MAX
+    ) -> dict[str, Any]:
+        """Resume the unfinished runs whose life is gone, oldest first; see `Runtime.recover`.
+
+        With `at_once` above 1 the bodies are tasks of their own.
+        """
+        from counterfoil.runtime.recovery import AsyncRecovery
+
+        return await AsyncRecovery(self, bodies, at_once=at_once, deaths_max=deaths_max).once()
+
+    async def lift(self, run_id: str, *, reason: str, by: str) -> None:
+        """Lift a run's quarantine; see `Runtime.lift`."""
+        arguments.said(reason=reason, by=by)
+        await self.run(run_id)._drive(lambda scope: carry.lift(scope, by=by, reason=reason))
 
     async def deliver(self, run_id: str, event: str, id: str, payload: Any = None) -> bool:
         """Record a delivery for a run; see `Run.deliver`."""

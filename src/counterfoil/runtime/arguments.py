@@ -194,10 +194,7 @@ def verdict(
         raise UsageError("say either happened=<what the recipient named it>, or did_not_happen=True")
     if new_name is not None and not did_not_happen:
         raise UsageError("what happened is not to be sent again: new_name goes with did_not_happen")
-    said: tuple[tuple[Any, str], ...] = ((reason, "reason"), (by, "by"))
-    for value, what in said:
-        if not isinstance(value, str) or not value.strip():
-            raise UsageError(f"a decision needs `{what}`")
+    said(reason=reason, by=by)
     if type(expect_version) is not int:
         raise UsageError("expect_version is the version that effects() showed, an int")
     return Verdict(
@@ -208,6 +205,17 @@ def verdict(
         expect_version=expect_version,
         new_name=None if new_name is None else keys.name(new_name, "new_name"),
     )
+
+
+def said(**words: Any) -> None:
+    """Check what a person has to say about what they do.
+
+    Raises:
+        UsageError: something was left out.
+    """
+    for what, value in words.items():
+        if not isinstance(value, str) or not value.strip():
+            raise UsageError(f"a decision needs `{what}`")
 
 
 def timeout(seconds: float | None) -> float | None:

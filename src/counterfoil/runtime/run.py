@@ -7,16 +7,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
+from counterfoil.effects import carry, evidence, lifetime, park
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
-from counterfoil.effects import evidence, lifetime, park
 from counterfoil.effects import step as steps
 from counterfoil.effects import transaction as transactions
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import LedgerUnavailable, RunPruned, UsageError
 from counterfoil.outcomes import Accepted, Decision, Outcome
 from counterfoil.ports.recipient import Operation
-from counterfoil.protocol import codec, keys
+from counterfoil.protocol import codec, keys, slots
 from counterfoil.runtime import arguments
 from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.blocking import run_cancelled
@@ -115,6 +115,7 @@ class Run:
         """
         call, coded = arguments.step_call(name, body, inputs=inputs, retry=retry, result_type=result_type)
         scope = self._load()
+        scope.asks(slots.step(name))
         found = steps.recorded(scope, name, call.inputs)
         if found is None:
             self._not_cancelled()
@@ -224,6 +225,7 @@ class Run:
             proof_type=proof_type,
         )
         scope = self._load()
+        scope.asks(slots.effect_head(name))
         if call.verifier is not None:
             scope.memory.verifiers[name] = call.verifier
         outcome = effects.recorded(scope, name, call.request)
@@ -316,6 +318,7 @@ class Run:
             name, body, inputs=inputs, result_type=result_type, connection=connection
         )
         scope = self._load()
+        scope.asks(slots.transaction_head(name))
         found = transactions.recorded(scope, name, call.inputs)
         if found is None:
             transactable(self._session)
@@ -331,6 +334,7 @@ class Run:
         keys.seconds(seconds, "seconds")
         keys.name(name)
         scope = self._load()
+        scope.asks(slots.sleep(name))
         if park.slept(scope, name):
             return
         self._not_cancelled(lambda: park.slept(scope, name))
@@ -346,6 +350,7 @@ class Run:
         keys.name(id, "id")
         timeout_s = arguments.timeout(timeout)
         scope = self._load()
+        scope.asks(slots.wait(event, id))
         if park.delivered(scope, event, id) is None:
             self._not_cancelled(lambda: park.delivered(scope, event, id) is not None)
         return codec.decode(self._driver.run(scope, park.wait_for(scope, event, id, timeout_s=timeout_s)))
@@ -397,6 +402,7 @@ class Run:
         """
         keys.name(name)
         timeout_s = arguments.timeout(timeout)
+        self._load().asks(slots.effect_head(name))
         return self._drive(lambda scope: deciding.decision(scope, name, timeout_s=timeout_s))  # type: ignore[no-any-return]
 
     def finish(self, result: Any = None) -> None:
@@ -409,6 +415,12 @@ class Run:
         self._drive(lambda scope: lifetime.finish(scope, encoded))
 
     # --- inside
+
+    def _end(self, result: Any) -> None:
+        """Finish with what the carried body returned; what is on record and was not asked for is noted."""
+        encoded = codec.encode(result, what="the run's result")
+        asked = self._state.memory.asked or set()
+        self._drive(lambda scope: lifetime.finish(scope, encoded, unasked=carry.unasked(scope.history, asked)))
 
     def _load(self) -> Scope:
         if self._left:

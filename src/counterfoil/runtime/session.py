@@ -331,16 +331,27 @@ class Session:
             return state
 
     @contextmanager
-    def carrying(self, run: str) -> Generator[None, None, None]:
-        """Note that this life carries a run's body, so that it does not take the run for left behind."""
+    def carrying(self, run: str, *, alone: bool = False) -> Generator[bool, None, None]:
+        """Note that this life carries a run's body, so that it does not take the run for left behind.
+
+        Args:
+            run: the run.
+            alone: only if it does not carry it yet; the value says whether it does now.
+        """
+        state = self.state(run)
         with self._lock:
-            self.carried[run] += 1
+            takes = not alone or run not in self.carried
+            self.carried[run] += takes
+            if takes and self.carried[run] == 1:
+                state.memory.asked = set()
         try:
-            yield
+            yield takes
         finally:
             with self._lock:
-                self.carried[run] -= 1
+                self.carried[run] -= takes
                 self.carried += Counter()
+                if run not in self.carried:
+                    state.memory.asked = None
 
     def scope(self, run: str, state: RunState) -> Scope:
         """Make the scope of a flow.

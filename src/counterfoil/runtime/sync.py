@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from counterfoil.effects import carry, lifetime
 from counterfoil.effects import decide as deciding
-from counterfoil.effects import lifetime
+from counterfoil.effects.carry import DEATHS_MAX
 from counterfoil.outcomes import Decision
 from counterfoil.ports.clock import Clock
 from counterfoil.ports.ledger import Ledger
 from counterfoil.protocol import codec, keys
 from counterfoil.runtime import arguments
-from counterfoil.runtime.blocking import BlockingDriver
+from counterfoil.runtime.blocking import BlockingDriver, run_cancelled
 from counterfoil.runtime.held import BlockingKeeper
 from counterfoil.runtime.run import Run
 from counterfoil.runtime.session import Session
@@ -132,35 +133,46 @@ class Runtime:
 
     def _carry(self, run: Run, body: Callable[..., T], args: Iterable[Any]) -> T:
         with self._session.carrying(run.id):
-            result = body(run, *args)
-        run.finish(result)
+            return self._carried(run, body, args)
+
+    def _carried(
+        self, run: Run, body: Callable[..., T], args: Iterable[Any], *, stopped: Callable[[], bool] = lambda: False
+    ) -> T:
+        result = body(run, *args)
+        if stopped():
+            raise run_cancelled(run.id)
+        run._end(result)
         return codec.decode(lifetime.result_of(run._state.history) or b"null")  # type: ignore[no-any-return]
 
-    def recover(self, bodies: Iterable[Body] | Mapping[str, Body]) -> dict[str, Any]:
-        """Resume, one after the other, the unfinished runs whose life is gone.
+    def recover(
+        self, bodies: Iterable[Body] | Mapping[str, Body], *, at_once: int = 1, deaths_max: int = DEATHS_MAX
+    ) -> dict[str, Any]:
+        """Resume the unfinished runs whose life is gone, oldest first; returns when all of them have ended.
+
+        A run that another live process carries is left alone, and of several that recover at once one gets it. A run
+        whose body has taken `deaths_max` lives in a row with it is quarantined instead.
 
         Args:
             bodies: the bodies that may be resumed, or a mapping from recorded names to bodies.
+            at_once: how many bodies run at the same time: 1 in this thread, more in threads of their own.
+            deaths_max: see above. Lives that recorded something new, or died while the run was parked, do not count.
 
         Returns:
             Run id to result, or to the exception that its body raised, or the ledger for this run alone.
         """
-        table = arguments.body_table(bodies)
-        results: dict[str, Any] = {}
-        for row in self.runs(finished=False):
-            if row.run_id in self._session.carried:
-                continue
-            with self.run(row.run_id) as run:
-                try:
-                    run._load()
-                    begun = lifetime.started(run._state.history)
-                    body = None if begun is None else table.get(begun.body)
-                    if begun is None or body is None or not run._drive(lifetime.claim):
-                        continue
-                    results[row.run_id] = self._carry(run, body, codec.decode(bytes(begun.args)))
-                except Exception as error:  # noqa: BLE001 - what one run meets must not stop the others
-                    results[row.run_id] = error
-        return results
+        from counterfoil.runtime.recovery import Recovery
+
+        return Recovery(self, bodies, at_once=at_once, deaths_max=deaths_max).once()
+
+    def lift(self, run_id: str, *, reason: str, by: str) -> None:
+        """Lift a run's quarantine, durably; it may be recovered again, and its deaths are counted anew.
+
+        Raises:
+            UsageError: the run is not quarantined.
+            Conflict: somebody else lifted it first.
+        """
+        arguments.said(reason=reason, by=by)
+        self.run(run_id)._drive(lambda scope: carry.lift(scope, by=by, reason=reason))
 
     def deliver(self, run_id: str, event: str, id: str, payload: Any = None) -> bool:
         """Record a delivery for a run; see `Run.deliver`."""
