@@ -301,7 +301,7 @@ class _Performing:
 
     def _owed(self, made: Effort) -> None:
         """Have it recorded what the caller is told who leaves before the work is over."""
-        if made.call.audited and made.call.stops is None and not made.concluded:
+        if self._shared.owes(made):
             threads.submit(lambda: self._broker._conclude(made, None))
 
     def _until(self, made: Effort, holds: Callable[[], bool]) -> None:

@@ -34,7 +34,7 @@ CONCURRENCY_MAX: Final = 100_000
 class Effort:
     """One attempt: the call, what is to be done for it, and how it is recorded."""
 
-    __slots__ = ("call", "concluded", "entry", "interrupt", "scope", "terms", "trail", "work")
+    __slots__ = ("call", "entry", "interrupt", "scope", "terms", "trail", "work")
 
     def __init__(self, call: Call, work: Work, *, terms: Terms, trail: Trail) -> None:
         self.call = call
@@ -43,7 +43,6 @@ class Effort:
         self.trail = trail
         self.entry: flows.Attempt | None = None
         self.scope: Scope | None = None
-        self.concluded = False
         # What a handler raised to end the process, for the caller.
         self.interrupt: BaseException | None = None
 
@@ -205,12 +204,19 @@ class Brokerage:
     # --- the audit
 
     def expect(self, made: Effort) -> None:
-        """Note that an attempt is, or is to be, on record, so that its outcome is owed to the audit."""
+        """Note that a record of how an attempt ended is owed to the audit; `concluded` takes it back."""
         made.call.audited = True
         with self._lock:
             self.pending += 1
             made.trail.pending += 1
             made.trail.recorded = True
+
+    def owes(self, made: Effort) -> bool:
+        """Say whether what a caller is told who leaves before the work is over is to be recorded, and expect it."""
+        owes = made.call.audited and made.call.stops is None
+        if owes:
+            self.expect(made)
+        return owes
 
     def refused(self, made: Effort, error: BaseException) -> Rejected:
         """Say why an attempt may not go out that could not be recorded; an intent that may stand is ended later."""
@@ -228,12 +234,9 @@ class Brokerage:
     def concluded(self, made: Effort, error: BaseException | None) -> bool:
         """Note that an outcome was recorded, or could not be; True: the activation's end is to be recorded now."""
         with self._lock:
-            if error is not None:
-                self.lost += 1
-            if not made.concluded:
-                made.concluded = True
-                self.pending -= 1
-                made.trail.pending -= 1
+            self.lost += error is not None
+            self.pending -= 1
+            made.trail.pending -= 1
             finish = self._finishes(made.trail)
         self._changed()
         return finish

@@ -1,0 +1,95 @@
+"""Shutdown waits to its deadline and says what is still owned."""
+
+import asyncio
+import time
+
+import pytest
+
+from counterfoil import Accepted, Rejected, Uncertain, UsageError
+from tests.broker.support import Desk, Line, LoopLine, Post, peer, wire_grant
+from tests.support import Colour, eventually, in_thread
+
+pytestmark = pytest.mark.rule("B10")
+
+
+async def test_an_idle_broker_shuts_down_at_once(colour: Colour, post: Post) -> None:
+    desk = Desk.make(colour)
+    async with desk.activation() as act:
+        assert isinstance(await act.perform(post.send()), Accepted)
+    start = time.monotonic()
+    report = await desk.close()
+    assert time.monotonic() - start < 5
+    assert report.idle
+    assert (report.activations, report.permits, report.waiting, report.cleaning) == (0, 0, 0, 0)
+
+
+async def test_shutdown_takes_nothing_new_and_waits_for_what_is_under_way(colour: Colour, post: Post) -> None:
+    desk = Desk.make(colour)
+    async with desk.activation() as act:
+        call = act.begin(post.hold())
+        assert await in_thread(lambda: post.reached.wait(10))
+        closing = asyncio.ensure_future(desk.close(timeout_s=20))
+        await eventually(lambda: desk.inner._shared.desk.closing)
+        refused = await act.perform(post.send())
+        assert (type(refused), refused.evidence.kind) == (Rejected, "shutdown")
+        with pytest.raises(UsageError) as closed:
+            async with desk.activation():
+                pass
+        assert closed.value.code == "broker-closed"
+        assert not closing.done()
+        post.opened.set()
+        assert isinstance(await call, Accepted)
+        assert (await closing).idle
+    assert post.log == ["hold"]
+
+
+async def test_at_its_deadline_shutdown_ends_what_is_left_and_reports_it(colour: Colour, post: Post) -> None:
+    desk = Desk.make(colour, concurrency=1)
+    async with desk.activation(principal="ann") as act:
+        working = act.begin(post.hold())
+        assert await in_thread(lambda: post.reached.wait(10))
+        waiting = act.begin(post.send())
+        await eventually(lambda: desk.report().waiting == 1)
+        start = time.monotonic()
+        report = await desk.close(timeout_s=0.2)
+        assert 0.2 <= time.monotonic() - start < 5
+        owned = [(call.principal, call.operation, call.state) for call in report.calls]
+        assert ("ann", "hold", "cleaning") in owned
+        assert not report.idle
+        assert (type(await working), type(await waiting)) == (Uncertain, Rejected)
+        assert {(await working).evidence.kind, (await waiting).evidence.kind} == {"shutdown"}
+        post.opened.set()
+        await desk.idle()
+        assert (await desk.close(timeout_s=1)).idle
+    assert post.log == ["hold"]
+
+
+async def test_shutdown_hangs_up_on_peers_that_do_not_answer(colour: Colour) -> None:
+    desk = Desk.make(colour)
+    with peer("hang") as other:
+        async with desk.activation(grants=[wire_grant(other.port)]) as act:
+            calls = [act.begin((Line if colour.blocking else LoopLine)(other.port)) for _ in range(5)]
+            await eventually(lambda: len(other.lines) == 5)
+            await desk.close(timeout_s=0)
+            assert {type(outcome) for outcome in await asyncio.gather(*calls)} == {Uncertain}
+            await eventually(other.gone.is_set)
+            await desk.idle()
+
+
+async def test_a_wrong_time_is_refused(colour: Colour) -> None:
+    desk = Desk.make(colour)
+    with pytest.raises(UsageError, match="timeout_s"):
+        await desk.close(timeout_s=-1)
+
+
+async def test_leaving_the_block_shuts_the_broker_down(colour: Colour, post: Post) -> None:
+    desk = Desk.make(colour)
+    if colour.blocking:
+        with desk.inner as broker, broker.activation():
+            pass
+    else:
+        async with desk.inner as broker, broker.activation():
+            pass
+    with pytest.raises(UsageError, match="shut down"):
+        async with desk.activation():
+            pass
