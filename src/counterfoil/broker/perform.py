@@ -162,5 +162,5 @@ class Terms(msgspec.Struct, frozen=True):
                 return None
         elif outcome.evidence.kind in DECIDED:
             return None
-        due = next_due(self.retry, call.number, now=now, began=self.began)
+        due = next_due(self.retry, call.number, now=now, began=self.began, evidence=outcome.evidence)
         return None if due is None or due >= self.deadline else due - now

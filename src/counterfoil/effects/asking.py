@@ -130,7 +130,8 @@ async def _closed_at_recipient(scope: Scope, call: EffectCall, attempt: Attempt,
     # A closed key is never used again, so where attempts share one there is no other attempt.
     due = None
     if retryable and not attempt.body.keep_key:
-        due = next_due(first.body.retry, attempt.number, now=(await Now()).wall, began=first.intent.at)
+        now = (await Now()).wall
+        due = next_due(first.body.retry, attempt.number, now=now, began=first.intent.at, evidence=error.evidence)
     if due is None and attempt.number > 1 and await accepted_before(scope, call.name):
         due = (await Now()).wall
     phase = "failed"

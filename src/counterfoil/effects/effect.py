@@ -308,7 +308,9 @@ async def _proved(scope: Scope, call: EffectCall, number: int, *, error: Rejecte
     now = (await Now()).wall
     first = look(scope.history, call.name).attempts[0]
     allowed = retryable or phase == "rejected"
-    due = next_due(first.body.retry, number, now=now, began=first.intent.at) if allowed else None
+    due = None
+    if allowed:
+        due = next_due(first.body.retry, number, now=now, began=first.intent.at, evidence=error.evidence)
     if due is None and number > 1 and await accepted_before(scope, call.name):
         due = now
     body = codec.OutcomeBody(evidence=evidence_body(error.evidence), due=due, retryable=retryable)

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from counterfoil.outbox.requests import Chance
 from counterfoil.outbox.terms import Terms
 from counterfoil.outcomes import Evidence
+from counterfoil.protocol.retries import wished_s
 
-RETRY_AFTER: Final = "retry_after_s"
 _DOUBLINGS_MAX: Final = 60
 
 
 def longest_s(terms: Terms, tries: int) -> float:
     """Return the longest wait after so many tries."""
     return float(min(terms.backoff_max_s, terms.backoff_s * 2.0 ** min(max(tries - 1, 0), _DOUBLINGS_MAX)))
-
-
-def wished_s(evidence: Evidence | None) -> float:
-    """Return how long the recipient asked to be left alone: `retry_after_s` in the evidence's details."""
-    found: Any = None if evidence is None or evidence.details is None else evidence.details.get(RETRY_AFTER)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < float("inf"):
-        return 0.0
-    return float(found)
 
 
 async def delay_s(terms: Terms, tries: int, *, evidence: Evidence | None = None) -> float:
