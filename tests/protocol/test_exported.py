@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from counterfoil.errors import UsageError
 from counterfoil.protocol import codec, exported, records, slots
 from counterfoil.protocol.records import Draft, Record, entry_of, record_of
 
@@ -89,5 +90,5 @@ def test_a_body_that_is_not_what_was_written_is_kept_byte_for_byte_where_it_may_
 def test_a_line_that_lacks_something_is_refused(lacking: str) -> None:
     line: dict[str, Any] = exported.line(*PLACE, record(codec.StepBody()), shown=True)
     del line[lacking]
-    with pytest.raises(exported.UsageError):
+    with pytest.raises(UsageError):
         exported.parse_line(line)

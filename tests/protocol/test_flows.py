@@ -1,0 +1,267 @@
+"""Facts of the flows that are seen best where a test answers each request by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from counterfoil import Accepted, Conflict, Evidence, Failed, Rejected, Uncertain
+from counterfoil.effects import decide, evidence
+from counterfoil.effects.effect import effect
+from counterfoil.errors import LedgerUnavailable
+from counterfoil.outcomes import Decision
+from counterfoil.protocol import codec, slots
+from counterfoil.protocol.history import look
+from counterfoil.protocol.requests import Append, Request
+from tests.protocol.play import ME, OTHER, Play, call
+
+PROOF = msgspec.Raw(b'"item-1"')
+STATUS = Evidence("status", status=410)
+VERDICT = decide.Verdict(happened=False, reason="looked", by="ada", expect_version=1)
+
+
+def closes() -> Any:
+    raise Failed(STATUS)
+
+
+def released(play: Play, number: int = 1, **intent: Any) -> None:
+    """An attempt of another life's whose `run` is over."""
+    play.known(slots.intent("pay", number), "intent", codec.IntentBody(**intent))
+    play.known(slots.released("pay", number), "released", codec.ReleasedBody(why="run-raised"))
+
+
+def failed_due(play: Play, number: int = 1, **intent: Any) -> None:
+    """An attempt that failed, and may be followed by another at once."""
+    retry = codec.RetryBody(attempts=9)
+    play.known(slots.intent("pay", number), "intent", codec.IntentBody(**{"retry": retry, **intent}))
+    body = codec.OutcomeBody(evidence=codec.EvidenceBody(kind="status"), due=play.wall, retryable=True)
+    play.known(slots.outcome("pay", number), "failed", body)
+
+
+def unavailable(slot_ends: str) -> Any:
+    def refusing(draft: Any) -> BaseException | None:
+        return LedgerUnavailable("no") if draft.slot.endswith(slot_ends) else None
+
+    return refusing
+
+
+# --- a key that a look-up has closed at the recipient
+
+
+@pytest.mark.rule("E13", "O4")
+def test_a_closed_key_is_recorded_as_drawn_from_a_look_up() -> None:
+    play = Play()
+    released(play)
+    outcome = play.run(effect(play.scope, call(reconcile=closes)))
+    assert outcome == Failed(STATUS)
+    body = play.body(slots.outcome("pay", 1), codec.OutcomeBody)
+    assert (body.via, body.due, body.retryable) == ("reconcile", None, False)
+    # A decision, not a fact: a life that was taken for gone may not draw it any more (rule L8).
+    (draft,) = play.appended("outcome")
+    assert draft.decision is True
+
+
+@pytest.mark.rule("E20")
+def test_a_closed_key_that_cannot_be_recorded_may_have_been_used() -> None:
+    play = Play()
+    released(play)
+    play.refusing = unavailable("outcome")
+    with pytest.raises(LedgerUnavailable) as raised:
+        play.run(effect(play.scope, call(reconcile=closes)))
+    assert raised.value.effect_ran == "unknown"
+    # What a look-up says is asked for again, not held.
+    assert play.scope.memory.held == {}
+
+
+@pytest.mark.rule("E13")
+def test_a_key_that_was_closed_while_another_outcome_came_gives_that_outcome() -> None:
+    play = Play()
+    released(play)
+
+    def arrives() -> Any:
+        play.record(slots.outcome("pay", 1), "accepted", codec.OutcomeBody(via="evidence", proof=PROOF))
+        raise Failed(STATUS)
+
+    outcome = play.run(effect(play.scope, call(reconcile=arrives)))
+    assert outcome.via == "evidence"
+    # A decision that comes second says nothing, so it is not kept as evidence either.
+    assert play.appended("note/1") == []
+
+
+@pytest.mark.rule("E14")
+@pytest.mark.parametrize(("within_s", "phase_due"), [(60.0, True), (5.0, False)])
+def test_the_attempt_after_a_closed_key_is_within_the_time_that_the_first_one_was_given(
+    within_s: float, phase_due: bool
+) -> None:
+    play = Play()
+    retry = codec.RetryBody(attempts=2, within_s=within_s, backoff_s=1.0)
+    released(play, retry=retry)
+    play.wall += 10.0
+    made = call(reconcile=closes, run=lambda: "item-1", retryable=True)
+    outcome = play.run(effect(play.scope, made))
+    assert isinstance(outcome, Accepted if phase_due else Failed)
+    due = play.body(slots.outcome("pay", 1), codec.OutcomeBody).due
+    assert due == (1011.0 if phase_due else None)
+
+
+@pytest.mark.rule("O3")
+def test_the_last_attempt_fails_for_good_where_nothing_says_that_an_earlier_one_was_accepted() -> None:
+    play = Play()
+    failed_due(play)
+    released(play, 2)
+    assert play.run(effect(play.scope, call(reconcile=closes))) == Failed(STATUS)
+    assert play.body(slots.outcome("pay", 2), codec.OutcomeBody).due is None
+
+
+@pytest.mark.rule("O3", "E16")
+def test_a_key_closed_under_a_linked_name_leaves_the_uncertainty_and_says_what_became_of_this_attempt() -> None:
+    play = Play()
+    play.known(slots.intent("old", 1), "intent", codec.IntentBody())
+    play.known(slots.outcome("old", 1), "uncertain", codec.OutcomeBody(evidence=codec.EvidenceBody(kind="not-found")))
+    body = codec.DecisionBody(happened=False, reason="x", by="ada", seen_version=2, new_name="pay")
+    play.known(slots.note("old", 1), "decision", body)
+    released(play)
+    outcome = play.run(effect(play.scope, call(reconcile=closes)))
+    assert outcome == Uncertain(
+        Evidence("earlier-attempt-uncertain", details={"this_attempt": {"outcome": "failed"}}),
+    )
+    assert play.body(slots.outcome("pay", 1), codec.OutcomeBody).via == "reconcile"
+
+
+# --- a fact that comes second
+
+
+@pytest.mark.rule("E15", "E18", "L8")
+def test_the_proof_of_ones_own_run_that_comes_second_is_kept_with_its_evidence_though_it_says_the_same() -> None:
+    play = Play()
+    promised = Evidence("status", status=202, promises=("completion-not-established",))
+
+    def run() -> Any:
+        play.record(slots.outcome("pay", 1), "accepted", codec.OutcomeBody(via="evidence", proof=PROOF))
+        return Accepted("item-1", evidence=promised)
+
+    outcome = play.run(effect(play.scope, call(run=run)))
+    assert outcome.via == "evidence"
+    late = play.body(slots.note("pay", 1), codec.LateBody)
+    assert (late.attempt, late.claims, late.via, bytes(late.proof)) == (1, "accepted", "run", b'"item-1"')
+    assert late.evidence is not None
+    assert late.evidence.status == 202
+
+
+@pytest.mark.rule("E15")
+@pytest.mark.parametrize(("found", "kept"), [("item-1", False), ("item-2", True)])
+def test_what_a_look_up_found_second_is_kept_only_where_it_says_something_else(found: str, kept: bool) -> None:
+    play = Play()
+    released(play)
+
+    def find() -> str:
+        play.record(slots.outcome("pay", 1), "accepted", codec.OutcomeBody(via="evidence", proof=PROOF))
+        return found
+
+    play.run(effect(play.scope, call(reconcile=find)))
+    notes = [record for record in play.records if record.phase == "late"]
+    assert len(notes) == kept
+    if kept:
+        late = play.body(slots.note("pay", 1), codec.LateBody)
+        assert (late.via, bytes(late.proof)) == ("reconcile", b'"item-2"')
+
+
+@pytest.mark.rule("E15")
+def test_a_look_up_that_found_it_after_somebody_recorded_that_nobody_knows_is_kept() -> None:
+    play = Play()
+    released(play)
+    unknown = codec.OutcomeBody(via="reconcile", evidence=codec.EvidenceBody(kind="not-found"))
+
+    def find() -> str:
+        play.record(slots.outcome("pay", 1), "uncertain", unknown)
+        return "item-1"
+
+    assert isinstance(play.run(effect(play.scope, call(reconcile=find))), Uncertain)
+    assert play.body(slots.note("pay", 1), codec.LateBody).claims == "accepted"
+
+
+@pytest.mark.rule("E15")
+@pytest.mark.parametrize("error", [Failed(STATUS), Rejected(STATUS)])
+def test_a_failure_that_comes_second_is_kept_as_what_it_would_have_been(error: Any) -> None:
+    play = Play()
+
+    def run() -> Any:
+        play.record(slots.outcome("pay", 1), "accepted", codec.OutcomeBody(via="evidence", proof=PROOF))
+        raise error
+
+    assert isinstance(play.run(effect(play.scope, call(run=run))), Accepted)
+    late = play.body(slots.note("pay", 1), codec.LateBody)
+    assert late.claims == type(error).__name__.lower()
+    assert late.evidence == codec.EvidenceBody(kind="status", status=410)
+
+
+# --- evidence that closes what could still be sent
+
+
+@pytest.mark.rule("E14", "O6")
+def test_what_closes_the_next_attempt_says_where_it_came_from_and_what_it_rests_on() -> None:
+    play = Play()
+    rests_on = codec.EvidenceBody(kind="status", status=202, promises=("completion-not-established",))
+    late = codec.LateBody(attempt=1, claims="accepted", proof=PROOF, evidence=rests_on, source="webhook")
+    play.run(evidence.close("pay", 2, late))
+    (draft,) = play.appended()
+    assert (draft.slot, draft.phase, draft.decision) == (slots.intent("pay", 2), "closed", False)
+    body = play.body(slots.intent("pay", 2), codec.OutcomeBody)
+    assert body == codec.OutcomeBody(via="evidence", proof=PROOF, evidence=rests_on, source="webhook")
+
+
+# --- an end that a person makes
+
+
+@pytest.mark.rule("E16", "L8")
+def test_to_end_an_effect_as_uncertain_is_a_decision_and_not_a_fact() -> None:
+    play = Play()
+    released(play)
+    made = play.run(decide.decide(play.scope, "pay", VERDICT))
+    assert isinstance(made, Decision)
+    assert [(draft.slot, draft.decision) for draft in play.appended()] == [
+        (slots.outcome("pay", 1), True),
+        (slots.note("pay", 1), True),
+    ]
+    body = play.body(slots.outcome("pay", 1), codec.OutcomeBody)
+    assert (body.via, body.evidence) == ("decision", codec.EvidenceBody(kind="ended-by-person", phase="dispatched"))
+
+
+@pytest.mark.rule("E16")
+@pytest.mark.parametrize("busy", [True, False])
+@pytest.mark.parametrize("over", ["by its release", "with its life"])
+def test_an_attempt_that_is_over_may_be_ended_whoever_else_is_at_its_name(busy: bool, over: str) -> None:
+    play = Play()
+    if over == "by its release":
+        released(play)
+    else:
+        play.known(slots.intent("pay", 1), "intent", codec.IntentBody())
+        play.gone.add(OTHER)
+    play.run(decide.decide(play.scope, "pay", VERDICT, busy=busy))
+    assert look(play.scope.history, "pay").decision is not None
+
+
+@pytest.mark.rule("E16")
+def test_an_own_attempt_that_nobody_performs_any_more_may_be_ended() -> None:
+    """Its release could not be recorded, and no flow of this life is at its name."""
+    play = Play()
+    play.known(slots.intent("pay", 1), "intent", codec.IntentBody(), epoch=ME)
+    play.run(decide.decide(play.scope, "pay", VERDICT, busy=False))
+    assert look(play.scope.history, "pay").state == "uncertain"
+
+
+@pytest.mark.rule("E16")
+def test_an_outcome_that_came_meanwhile_ends_the_attempt_to_end_it() -> None:
+    play = Play()
+    released(play)
+
+    def meddle(request: Request[Any]) -> None:
+        if isinstance(request, Append) and request.draft.slot.endswith("outcome"):
+            play.record(slots.outcome("pay", 1), "accepted", codec.OutcomeBody(proof=PROOF))
+
+    play.before = meddle
+    with pytest.raises(Conflict):
+        play.run(decide.decide(play.scope, "pay", VERDICT))
+    assert look(play.scope.history, "pay").decision is None
