@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 
 from counterfoil.testing.audit import audit
 from counterfoil.testing.peers import SCRIPTS
 from counterfoil.testing.peers.catalogue import CASES, HTTP2_CASES, chosen
+from tests.cli.terminal import Terminal
 
 CLIENTS = """
 import asyncio
@@ -25,9 +25,13 @@ BODY = b'{"cents": 700}'
 
 def once(url, method="PUT"):
     place = urlsplit(url)
-    connection = http.client.HTTPConnection(place.netloc, timeout=2)
-    connection.request(method, place.path, BODY, {"Idempotency-Key": "k"})
-    return connection.getresponse().read()
+    connection = http.client.HTTPConnection(place.netloc, timeout=1)
+    try:
+        connection.request(method, place.path, BODY, {"Idempotency-Key": "k"})
+        with connection.getresponse() as answer:
+            return answer.read()
+    finally:
+        connection.close()
 
 
 def eager(url, method="PUT"):
@@ -45,6 +49,7 @@ async def awaited(url):
     writer.write(b"DELETE / HTTP/1.1\\r\\n\\r\\n")
     await reader.read(1000)
     writer.close()
+    await writer.wait_closed()
 
 
 def late(url):
@@ -55,27 +60,22 @@ def late(url):
 
 
 @pytest.fixture
-def clients(tmp_path: Path) -> Path:
+def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "clients", raising=False)
     (tmp_path / "clients.py").write_text(CLIENTS, encoding="utf-8")
     return tmp_path
 
 
-def run(folder: Path, *words: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "counterfoil", "audit-client", *words],
-        cwd=folder,
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+def run(folder: Path, *words: str, code: int = 0) -> Result:
+    done = Terminal("")("audit-client", *words, code=code, ledger=False)
+    sys.modules.pop("clients", None)
+    return done
 
 
 def found(folder: Path, *words: str, code: int = 0) -> dict[str, Any]:
-    report = json.loads(run(folder, *words, "--json", code=code))
+    report = json.loads(run(folder, *words, "--json", code=code).stdout)
     assert report["ok"] is (code == 0)
     return {each["case"]: each for each in report["findings"]}
 
@@ -97,9 +97,9 @@ def test_a_client_that_sends_again_is_found_out(clients: Path) -> None:
     findings = found(clients, "clients.py:eager", "--case", "read-and-drop", "--case", "503", code=1)
     assert {name: each["sent"] for name, each in findings.items()} == {"read-and-drop": 3, "503": 1}
     assert findings["read-and-drop"]["raised"] == "RuntimeError"
-    text = run(clients, "clients:eager", "--case", "read-and-drop", code=1)
-    assert "reads the request, acts, and hangs up" in text
-    assert "cases: 1; sent more than once: 1; could not be tried: 0" in text
+    done = run(clients, "clients:eager", "--case", "read-and-drop", code=1)
+    assert "reads the request, acts, and hangs up" in done.stdout
+    assert done.stderr == "cases: 1; sent more than once: 1; could not be tried: 0\n"
 
 
 def test_reads_may_be_sent_as_often_as_a_client_likes(clients: Path) -> None:
@@ -115,14 +115,14 @@ def test_an_asynchronous_client_and_what_it_sends_late(clients: Path) -> None:
 def test_a_client_that_waits_too_long_and_a_case_that_it_cannot_meet(clients: Path) -> None:
     waiting = found(clients, "clients:once", "--case", "hang", "--limit", "0.2")["hang"]
     assert (waiting["ended"], waiting["raised"], waiting["sent"]) == ("waiting", None, 1)
-    text = run(clients, "clients:once", "--case", "goaway-below", code=1)
-    assert "GoAway is a move of HTTP/2, and the client speaks HTTP/1.1" in text
+    done = run(clients, "clients:once", "--case", "goaway-below", code=1)
+    assert "GoAway is a move of HTTP/2, and the client speaks HTTP/1.1" in done.stdout
 
 
 def test_what_is_wrong_with_the_command_is_said(clients: Path) -> None:
-    assert "there is no case 'no' (there are plain, refuse," in run(clients, "clients:once", "--case", "no", code=2)
-    assert "has no function 'none'" in run(clients, "clients:none", code=2)
-    assert "for example shop.clients:order" in run(clients, "clients", code=2)
+    assert "there is no case 'no' (there are plain, ref" in run(clients, "clients:once", "--case", "no", code=2).stderr
+    assert "has no function 'none'" in run(clients, "clients:none", code=2).stderr
+    assert "for example shop.clients:order" in run(clients, "clients", code=2).stderr
 
 
 def test_the_catalogue_names_every_case_once() -> None:
