@@ -63,14 +63,10 @@ class Http1(Talk):
 
     def _event(self, event: Any) -> bool:
         facts = self._facts
-        if isinstance(event, h11.Response) or (
-            isinstance(event, h11.InformationalResponse) and event.status_code == 101
-        ):
+        if isinstance(event, h11.Response):
             facts.status = event.status_code
             facts.headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers)
             facts.reached = "answer-body"
-            # After 101 another protocol is spoken, which is none of ours.
-            self._ended = facts.status == 101
         elif isinstance(event, h11.Data):
             self._body.add(bytes(event.data))
         elif isinstance(event, h11.EndOfMessage):

@@ -17,6 +17,9 @@ from counterfoil.recipients.http.talk import Body, Cut, Limits, Talk, Unprocesse
 from counterfoil.recipients.http.urls import Url
 
 STREAM: Final = 1
+# The protocol's own 64 KiB would make a large answer wait for us dozens of times.
+FRAMING_BYTES: Final = 65_536
+WINDOW_BYTES: Final = 1 << 20
 
 
 class Http2(Talk):
@@ -36,10 +39,12 @@ class Http2(Talk):
         bounds = {
             SettingCodes.ENABLE_PUSH: 0,
             SettingCodes.MAX_CONCURRENT_STREAMS: 1,
+            SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
             SettingCodes.MAX_HEADER_LIST_SIZE: self._limits.head_bytes,
         }
         state.local_settings = Settings(client=True, initial_values=bounds)
         state.initiate_connection()
+        state.increment_flow_control_window(WINDOW_BYTES)
         pseudo = [(":method", method), (":authority", url.authority), (":scheme", url.scheme), (":path", url.wire)]
         lines = [*pseudo, *((name.lower(), value) for name, value in headers)]
         state.send_headers(STREAM, [(n.encode(), v.encode("latin-1")) for n, v in lines], end_stream=True)
@@ -60,14 +65,15 @@ class Http2(Talk):
         if not data:
             raise Cut("cut-response" if facts.status is not None else "no-response")
         self._fed += len(data)
+        # Before it is decoded, which takes far longer than receiving it.
+        if facts.status is None and self._fed > self._limits.head_bytes + FRAMING_BYTES:
+            raise Cut("malformed-response", reason="head-bound")
         try:
             events = self._state.receive_data(data)
             for event in events:
                 self._event(event)
         except ProtocolError:
             raise Cut("malformed-response") from None
-        if facts.status is None and self._fed > self._limits.head_bytes + 65_536:
-            raise Cut("malformed-response", reason="head-bound")
 
     def _event(self, event: Any) -> None:
         facts = self._facts

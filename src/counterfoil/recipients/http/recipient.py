@@ -187,14 +187,13 @@ class HTTP:
             UsageError: an argument has a type that cannot be sent. A URL or header that must not be sent gives
                 `Rejected` when the operation is performed.
         """
-        verb: Any = method
-        if not isinstance(verb, str) or not is_token(verb) or verb.upper() in _NOT_OURS:
-            raise UsageError(f"{method!r} is no method that can be sent")
-        made_of = self._made(method.upper(), url, json=json, content=content, headers=headers, params=params)
+        made_of = self._made(method, url, json=json, content=content, headers=headers, params=params)
         return Operation(self, made_of, inner=given(headers))
 
-    def _made(self, method: str, url: str, **what: Any) -> Request:
-        return made(method, url, base=self.base_url, outer=self._headers, **what)
+    def _made(self, method: Any, url: str, **what: Any) -> Request:
+        if not isinstance(method, str) or not is_token(method) or method.upper() in _NOT_OURS:
+            raise UsageError(f"{method!r} is no method that can be sent")
+        return made(method.upper(), url, base=self.base_url, outer=self._headers, **what)
 
     def asking(self, url: str, *, params: Params, headers: HeadersGiven) -> Operation:
         """Make the request of a look-up, which does not ask for a look-up of its own."""

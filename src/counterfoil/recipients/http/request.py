@@ -135,7 +135,17 @@ def made(
     text = _with_params(urls.join(base, url), params)
     found, fault = _parsed(text, base)
     body, media = _body(json, content)
-    return Request(method, text, found, fault, _merged(outer, given(headers)), json, body, media)
+    merged = _merged(outer, given(headers))
+    return Request(method, text, found, fault or _misheaded(merged), merged, json, body, media)
+
+
+def _misheaded(headers: Given) -> Refused | None:
+    """Say what is wrong with the headers already, so that nothing is connected to for them; secrets are read later."""
+    try:
+        checks.check(tuple((name, value if isinstance(value, str) else "secret") for name, value, _ in headers))
+    except Refused as refused:
+        return refused
+    return None
 
 
 def _parsed(text: str, base: str | None) -> tuple[Url | None, Refused | None]:
