@@ -85,6 +85,10 @@ class Site:
         """The ledger's URL."""
         return f"sqlite:///{self.database}?engine={self.engine}&timeout=60"
 
+    def opened_with(self, engine: str) -> str:
+        """Return the ledger's URL for another library."""
+        return f"sqlite:///{self.database}?engine={engine}&timeout=60"
+
     @property
     def told(self) -> Path:
         """The journal of what callers were told."""

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.torture import clocks, fork, full, kills, points, race, stop, sync
+from tests.torture import activations, clocks, fork, full, kills, points, race, stop, sync
 from tests.torture.arena import Arena
 from tests.torture.judge import Counts
 from tests.torture.scenarios import MAIN
@@ -80,3 +80,11 @@ def test_a_fork_with_effects_under_way_harms_nobody(arena: Arena) -> None:
 def test_failed_syncs_and_power_cuts_lose_no_record_that_was_answered(arena: Arena) -> None:
     sync.campaign(arena)
     sound(arena)
+
+
+@pytest.mark.rule("B5", "B2", "B6")
+def test_storms_of_cancelled_revoked_and_overdue_calls_lose_no_permit_and_send_nothing_that_was_rejected(
+    arena: Arena,
+) -> None:
+    activations.campaign(arena, activations=1000)
+    assert sound(arena).acknowledged

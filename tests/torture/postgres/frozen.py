@@ -25,6 +25,7 @@ from tests.torture.scenarios import MAIN, SCENARIOS
 
 AT_ONCE: Final = 6
 PATIENCE_S: Final = 120.0
+BEAT_S: Final = 0.2
 
 
 class Ice:
@@ -152,14 +153,14 @@ def walk(arena: Arena, crew: Crew, place: PostgresSite, *, scenario: str, colour
     return n - 1
 
 
-def campaign(arena: Arena, *, scenarios: Sequence[str] | None = None, options: str) -> None:
+def campaign(arena: Arena, *, scenarios: Sequence[str] | None = None) -> None:
     """Walk the main scenario in both colours, and the others as far as time goes."""
     others = [(name, colour) for name in SCENARIOS if name != MAIN for colour in COLOURS]
     arena.random.shuffle(others)
     lines = [(MAIN, colour) for colour in COLOURS]
     points = walked = 0
     with cluster_of(arena, durable=False) as cluster, Crew() as crew:
-        place = postgres_site(arena, crew, cluster, options=options)
+        place = postgres_site(arena, crew, cluster, options=f"?beat={BEAT_S}")
         for name, colour in lines + others if scenarios is None else [(s, c) for s in scenarios for c in COLOURS]:
             if walked >= len(lines) and scenarios is None and arena.left_s == 0:
                 break

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -107,11 +106,6 @@ def until_told(place: Site, more: int, *, patience_s: float = 20.0) -> bool:
             return False
         time.sleep(0.01)
     return True
-
-
-def chances(chance: random.Random, **weights: float) -> Callable[[], str]:
-    """Return what draws a word by weight."""
-    return lambda: chance.choices(list(weights), list(weights.values()))[0]
 
 
 __all__ = ["Errors", "PostgresSite", "Settlements", "cluster_of", "persistent", "postgres_site", "until_told"]

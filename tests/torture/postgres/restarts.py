@@ -47,8 +47,9 @@ def _again(error: CounterfoilError, errors: Errors, began: float) -> float:
 
 def _blocking(connection: Connection, place: PostgresSite, number: int) -> None:
     journal, errors, settlements, count = Journal(place.told), Errors(), Settlements(), 0
-    with _opened(place) as runtime:
+    with Runtime(place.url) as runtime:
         runtime._driver.watch = settlements
+        connection.send("ready")
         while not connection.poll():
             run, count, began = _named(number, count), count + 1, time.monotonic()
             while True:
@@ -62,10 +63,6 @@ def _blocking(connection: Connection, place: PostgresSite, number: int) -> None:
     connection.send((dict(errors), settlements.settled))
 
 
-def _opened(place: PostgresSite) -> Runtime:
-    return Runtime(place.url)
-
-
 def _on_a_loop(connection: Connection, place: PostgresSite, number: int) -> None:
     journal, errors, settlements = Journal(place.told), Errors(), Settlements()
     ended = asyncio.run(_writing(connection, place, number, journal=journal, errors=errors, settlements=settlements))
@@ -77,6 +74,7 @@ async def _writing(connection: Connection, place: PostgresSite, number: int, **k
     numbers = iter(range(1 << 30))
     async with AsyncRuntime(place.url) as runtime:
         runtime._driver.watch = kept["settlements"]
+        connection.send("ready")
 
         async def line() -> None:
             while not connection.poll():
@@ -96,6 +94,15 @@ async def _writing(connection: Connection, place: PostgresSite, number: int, **k
             for _ in range(CONCURRENT):
                 group.create_task(line())
     return True
+
+
+def writing(crew: Crew, place: PostgresSite, count: int) -> list[Worker]:
+    """Start writers; return them when each has opened the ledger."""
+    workers = [crew.start(writer, place, number) for number in range(count)]
+    for worker in workers:
+        if (said := worker.receive(PATIENCE_S)) != "ready":
+            raise RuntimeError(f"a writer did not start: {said}")
+    return workers
 
 
 def dismissed(arena: Arena, workers: list[Worker]) -> tuple[Counter[str], int]:
@@ -121,7 +128,7 @@ def campaign(arena: Arena, *, restarts: int | None = None, writers: int = 8) -> 
     done = 0
     with cluster_of(arena, durable=True) as cluster, Crew() as crew:
         place = postgres_site(arena, crew, cluster)
-        workers = [crew.start(writer, place, number) for number in range(writers)]
+        workers = writing(crew, place, writers)
         while done < restarts if restarts is not None else time.monotonic() < end:
             if not until_told(place, writers):
                 arena.problem(f"no progress after {done} restarts")

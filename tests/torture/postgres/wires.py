@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from typing import Final
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -15,11 +16,11 @@ from tests.servers.postgres import Cluster
 from tests.servers.proxy import Act, Piece, Proxy
 from tests.torture.arena import Arena
 from tests.torture.postgres.place import cluster_of, postgres_site, until_told
-from tests.torture.postgres.restarts import dismissed, writer
+from tests.torture.postgres.restarts import dismissed, writing
 from tests.torture.processes import Crew
 
 # Whatever ends a transaction of the ledger, and what fills a slot.
-_WRITES: Final = re.compile(rb"COMMIT|INSERT", re.IGNORECASE)
+_WRITES: Final = re.compile(rb"\.append|COMMIT|INSERT", re.IGNORECASE)
 _FAULTS: Final[dict[Act | float, float]] = {
     Act.LOSE_REPLY: 4.0,
     Act.CUT: 3.0,
@@ -28,6 +29,8 @@ _FAULTS: Final[dict[Act | float, float]] = {
     0.05: 2.0,
     0.3: 1.0,
 }
+# How long a life waits for an answer that never comes.
+TIMEOUT_S: Final = 3
 _OTHERS: Final = "FROM pg_stat_activity WHERE datname = '{0}' ORDER BY random() LIMIT 1"
 _TERMINATE: Final = f"SELECT pg_terminate_backend(pid) {_OTHERS}"
 _CANCEL: Final = f"SELECT pg_cancel_backend(pid) {_OTHERS}"
@@ -80,17 +83,16 @@ def campaign(arena: Arena, *, faults: int | None = None, writers: int = 8) -> No
     end = arena.share(0.8)
     done: Counter[str] = Counter()
     with cluster_of(arena, durable=False) as cluster, Proxy(cluster.port, keep=False) as proxy, Crew() as crew:
-        direct = postgres_site(arena, crew, cluster)
+        direct = postgres_site(arena, crew, cluster, options=f"?timeout={TIMEOUT_S}")
         place = direct.at(direct.url.replace(f":{cluster.port}/", f":{proxy.port}/"))
-        workers = [crew.start(writer, place, number) for number in range(writers)]
-        until_told(place, writers)
+        workers = writing(crew, place, writers)
         proxy.rule = chaos = Chaos(arena.random, share=0.05)
         while chaos.done.total() < faults if faults is not None else time.monotonic() < end:
             if not until_told(place, 2):
                 arena.problem(f"no progress after {chaos.done.total()} faults")
                 break
             time.sleep(arena.random.uniform(0, 0.2))
-            done[_meddle(arena, cluster, proxy, database=direct.url.rpartition("/")[2])] += 1
+            done[_meddle(arena, cluster, proxy, database=urlsplit(direct.url).path[1:])] += 1
             arena.progress(f"{chaos.done.total()} faults on the wire")
         proxy.rule = None
         met, settled = dismissed(arena, workers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
 from collections import Counter
@@ -20,12 +21,18 @@ from tests.torture.processes import Crew, Worker
 from tests.torture.programs import PAUSE_S, Journal, effect
 
 EFFECTS: Final = 3_000
+EFFECTS_PER_S: Final = 25
+# Three beats of silence, and an owner is taken for gone.
+BEAT_S: Final = 0.2
+SILENCE_S: Final = 3 * BEAT_S
 OWNERS: Final = 6
 AT_ONCE: Final = 6
+BLOCK: Final = 30
+FROZEN_MAX: Final = 3
 PATIENCE_S: Final = 180.0
 LAND_S: Final = 0.02
 # One effect in so many is slow to land: whoever takes it over in time finds nothing.
-SLOW_ONE_IN: Final = 20
+SLOW_ONE_IN: Final = 4
 
 
 @dataclass(frozen=True)
@@ -35,21 +42,18 @@ class Part:
     Args:
         number: who it is.
         effects: how many there are.
-        owners: how many owners share them; each begins elsewhere, so that all meet.
         slow_s: how long the slow ones take to land, in seconds.
     """
 
     number: int
     effects: int
-    owners: int
     slow_s: float
 
 
 def owner(connection: Connection, place: PostgresSite, part: Part) -> None:
     """Ask for all effects, beginning at its own place; keeps a log of the proofs that its `run` brought."""
     journal, errors, lock = Journal(place.told), Errors(), Lock()
-    begin = part.number * part.effects // part.owners
-    todo = [(begin + n) % part.effects for n in range(part.effects)]
+    todo = _order(part)
     proofs = os.open(place.folder / "proofs.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     epochs: set[str] = set()
 
@@ -103,6 +107,13 @@ def owner(connection: Connection, place: PostgresSite, part: Part) -> None:
     connection.send(("ended", dict(errors), len(epochs), left))
 
 
+def _order(part: Part) -> list[int]:
+    """Return the effects in an order of this owner's own, in which it still meets the others everywhere."""
+    chance = random.Random(part.number)
+    blocks = [list(range(first, min(first + BLOCK, part.effects))) for first in range(0, part.effects, BLOCK)]
+    return [number for block in blocks for number in chance.sample(block, len(block))]
+
+
 def late_proofs(place: PostgresSite) -> tuple[int, list[str]]:
     """Return how many proofs came late and are kept, and those that are kept nowhere."""
     with Runtime(place.url) as runtime:
@@ -123,10 +134,8 @@ def late_proofs(place: PostgresSite) -> tuple[int, list[str]]:
 class Reaper:
     """Freezes owners for longer than others have patience with a silent one, and lets them go on."""
 
-    def __init__(self, arena: Arena, workers: list[Worker], *, silence_s: float) -> None:
+    def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._workers = workers
-        self._silence_s = silence_s
         self._frozen: dict[Worker, float] = {}
         self.times = 0
 
@@ -137,21 +146,20 @@ class Reaper:
             worker.signal(signal.SIGCONT)
             del self._frozen[worker]
         able = [worker for worker in going if worker not in self._frozen]
-        if len(able) > 1 and chance.random() < 0.05:
+        if len(able) > 1 and len(self._frozen) < FROZEN_MAX and chance.random() < 0.2:
             worker = chance.choice(able)
             worker.signal(signal.SIGSTOP)
-            self._frozen[worker] = now + self._silence_s * chance.choice((0.5, 1.2, 1.5, 2.0))
+            self._frozen[worker] = now + SILENCE_S * chance.choice((0.5, 1.5, 2.0, 3.0))
             self.times += 1
 
 
-def campaign(arena: Arena, *, effects: int | None = None, options: str, silence_s: float) -> None:
+def campaign(arena: Arena, *, effects: int | None = None) -> None:
     """Let owners work on the same effects and declare them gone at random, until all effects have their outcome."""
-    effects = effects or (EFFECTS if arena.seconds >= 30 else 300)
+    effects = effects or min(EFFECTS, max(60, int(arena.seconds * EFFECTS_PER_S)))
     with cluster_of(arena, durable=False) as cluster, Crew() as crew:
-        place = postgres_site(arena, crew, cluster, options=options)
-        slow_s = 1.5 * silence_s
-        workers = [crew.start(owner, place, Part(number, effects, OWNERS, slow_s)) for number in range(OWNERS)]
-        reaper = Reaper(arena, workers, silence_s=silence_s)
+        place = postgres_site(arena, crew, cluster, options=f"?beat={BEAT_S}")
+        workers = [crew.start(owner, place, Part(number, effects, 1.5 * SILENCE_S)) for number in range(OWNERS)]
+        reaper = Reaper(arena)
         said = _reaped(arena, workers, reaper)
         counts = place.judge()
         kept, lost = late_proofs(place)
