@@ -47,7 +47,9 @@ def recorded(*planted: Planted) -> list[Record]:
 
 
 def check(found: list[Record], items: list[Item] | None = None) -> list[Finding]:
-    return Checker(NAMESPACE, items).run(RUN_ID, found)
+    findings = Checker(NAMESPACE, items).run(RUN_ID, found)
+    assert all(finding.text and finding.run == RUN_ID for finding in findings)
+    return findings
 
 
 def codes(found: list[Finding]) -> list[str]:

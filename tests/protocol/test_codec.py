@@ -29,7 +29,11 @@ def test_a_hundred_levels_are_kept_and_one_more_is_refused(of: type) -> None:
 @pytest.mark.rule("L5")
 def test_breadth_is_not_depth() -> None:
     broad = [[number] for number in range(500)]
-    assert codec.decode(codec.encode(broad, what="it")) == broad
+    for depth in (99, 98):
+        value = {"broad": broad, "deep": nested(depth)}
+        assert codec.decode(codec.encode(value, what="it")) == value
+    with pytest.raises(NotSerializable, match="nested deeper than 100"):
+        codec.encode({"broad": broad, "deep": nested(100)}, what="it")
 
 
 @pytest.mark.rule("L5")

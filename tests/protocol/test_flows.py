@@ -265,3 +265,17 @@ def test_an_outcome_that_came_meanwhile_ends_the_attempt_to_end_it() -> None:
     with pytest.raises(Conflict):
         play.run(decide.decide(play.scope, "pay", VERDICT))
     assert look(play.scope.history, "pay").decision is None
+
+
+@pytest.mark.rule("E16", "N2")
+def test_a_refused_decision_says_which_way_it_came_too_late() -> None:
+    play = Play()
+    released(play)
+    with pytest.raises(Conflict) as raised:
+        play.run(decide.decide(play.scope, "pay", msgspec.structs.replace(VERDICT, expect_version=7)))
+    assert raised.value.code == "stale-version"
+    play.run(decide.decide(play.scope, "pay", VERDICT))
+    play.wall += 5
+    with pytest.raises(Conflict) as raised:
+        play.run(decide.decide(play.scope, "pay", VERDICT))
+    assert (raised.value.code, raised.value.by, raised.value.at) == ("already-decided", "ada", 1000.0)
