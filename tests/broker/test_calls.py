@@ -257,6 +257,22 @@ async def test_a_cancelled_task_learns_what_may_have_happened(post: Post, colour
     assert post.log == ["hold", "send a"]
 
 
+@pytest.mark.rule("B5")
+async def test_a_thread_keeps_its_permit_when_the_library_is_torn_down_around_it(post: Post, colour: Colour) -> None:
+    if colour.blocking:
+        pytest.skip("there is no task that could be torn down")
+    desk = Desk.make(colour)
+    async with desk.activation() as act:
+        call = act.begin(post.hold())
+        assert await in_thread(lambda: post.reached.wait(10))
+        for task in desk.inner._tasks:
+            task.cancel()
+        assert isinstance(await call, Uncertain)
+        assert (desk.report().permits, desk.report().cleaning) == (1, 1)
+        post.opened.set()
+        await desk.idle()
+
+
 @pytest.mark.rule("B2")
 async def test_an_activation_that_was_left_allows_nothing(colour: Colour, post: Post) -> None:
     desk = Desk.make(colour)

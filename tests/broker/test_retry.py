@@ -138,3 +138,18 @@ async def test_what_somebody_decided_is_not_asked_again(colour: Colour) -> None:
         outcome = await act.perform(shop.order(), retry=Retry(5))
     assert outcome.evidence.kind == "refused-by-policy"
     assert (len(asked), shop.keys) == (1, [])
+
+
+async def test_what_a_policy_refuses_at_the_gate_is_not_asked_again(colour: Colour) -> None:
+    shop = Shop(colour, "id")
+    asked: list[Any] = []
+
+    def until_dispatch(proposal: Any) -> bool:
+        asked.append(proposal)
+        return len(asked) % 3 != 0
+
+    desk = Desk.make(colour, policy=until_dispatch)
+    async with desk.activation(grants=[GRANT]) as act:
+        outcome = await act.perform(shop.order(), retry=Retry(5))
+    assert outcome.evidence.kind == "refused-by-policy"
+    assert (len(asked), shop.keys) == (3, [])
