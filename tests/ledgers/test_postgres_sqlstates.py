@@ -202,6 +202,7 @@ def test_a_server_without_a_free_connection_says_so_in_time_and_nothing_is_sent(
             assert time.monotonic() - began < 12
             assert refused.value.effect_ran == "no"
             assert not sent
+        until(lambda: postgres.execute(sessions) == [(0,)])
         with Runtime(url) as runtime, runtime.run("r") as run:
             assert isinstance(run.effect("b", run=lambda: "sent", reconcile=lambda: None), Accepted)
     finally:

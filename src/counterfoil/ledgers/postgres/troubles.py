@@ -24,7 +24,7 @@ _MENDS: Final = {
     "53100": "make room on the server's disk",
     "53200": "give the server more memory, or raise max_locks_per_transaction",
     "53300": "raise max_connections, give the URL a smaller pool=, or put a pooler in between",
-    "55P03": "find the transaction that holds the run (pg_locks), or give the URL a larger timeout=",
+    "55P03": "call again; if it stays so, find the transaction that holds the run (pg_locks)",
     "57014": "somebody cancelled it, or statement_timeout is shorter than a commit takes",
     "42501": "grant this role what docs/how-to/postgres.md lists",
     "3F000": "run `counterfoil migrate`",

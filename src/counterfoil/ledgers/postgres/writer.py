@@ -32,12 +32,15 @@ from counterfoil.protocol.records import RUN, Entry, record_of
 # One entry can fill one page of the answer; a batch stays well below what the server's lock table holds.
 ENTRIES_MAX: Final = 256
 _TRIES: Final = 6
-# The server gives up waiting for a lock before we give up waiting for the server, whose answer is definite.
+# The server gives up waiting for a lock before we give up waiting for the server, and its answer is definite. It is
+# short, for other runs wait behind it.
+LOCK_S: Final = 2.0
 _LOCK_SHARE: Final = 0.7
+_IMPATIENT: Final = -0.001
 _PAUSE_S: Final = 0.01
 _ARRAYS: Final = (TEXT, TEXT, TEXT, INT2, INT2, TEXT, INT2, BYTEA, INT8, FLOAT8, INT8, INT2, BOOL)
 _TYPES: Final = (INT4, BOOL, *(wire.ARRAY_OF[kind] for kind in _ARRAYS))
-_FOUND, _PRUNED, _RETIRED, _RESTORED = 1, 2, 3, 4
+_FOUND, _PRUNED, _RETIRED, _RESTORED, _BUSY = 1, 2, 3, 4, 5
 
 
 class Writer:
@@ -51,6 +54,7 @@ class Writer:
     def __init__(self, pool: Pool, schema: str) -> None:
         self._pool = pool
         self._question = question(schema)
+        self._lock_s = min(LOCK_S, _LOCK_SHARE * pool.timeout_s)
 
     def commit(self, batch: Sequence[Submission]) -> None:
         """Append a batch with one durable commit and set every reply.
@@ -71,34 +75,44 @@ class Writer:
             self._commit(part)
 
     def _commit(self, items: list[Submission]) -> None:
+        runs = _by_run(items)
         try:
-            replies = self._answers([item.entry for item in items])
+            self._reply(items, patience_s=self._lock_s if len(runs) == 1 else _IMPATIENT)
         except psycopg.Error as error:
             if len(items) == 1:
                 items[0].reply = troubles.refused(error)
                 return
             for item in items:
                 self._commit([item])
+            return
+        if len(runs) > 1:
+            # Somebody else has locked these runs: nobody but they wait for him.
+            for waiting in runs:
+                if any(item.reply is None for item in waiting):
+                    self._commit(waiting)
+
+    def _reply(self, items: list[Submission], *, patience_s: float) -> None:
+        """Append in one transaction and set the replies, except for runs that somebody else has locked.
+
+        Raises:
+            psycopg.Error: the server does not take one of them; nothing was recorded.
+        """
+        try:
+            answers = self._answers([item.entry for item in items], patience_s)
         except LedgerError as error:
             for item in items:
                 item.reply = error.again()
         else:
-            for item, reply in zip(items, replies, strict=True):
-                item.reply = reply
+            for item, answer in zip(items, answers, strict=True):
+                item.reply = answer
 
-    def _answers(self, entries: Sequence[Entry]) -> list[Reply]:
-        """Append in one transaction.
-
-        Raises:
-            LedgerError: for all of them.
-            psycopg.Error: the server does not take one of them; nothing was recorded.
-        """
+    def _answers(self, entries: Sequence[Entry], patience_s: float) -> list[Reply | None]:
         tries = 0
         while True:
             tries += 1
             with self._pool.take() as connection:
                 try:
-                    answer = ask(connection, self._question, entries, patience_s=_LOCK_SHARE * self._pool.timeout_s)
+                    answer = ask(connection, self._question, entries, patience_s=patience_s)
                 except psycopg.Error as error:
                     if not connection.idle:
                         raise troubles.lost(error) from error
@@ -109,8 +123,18 @@ class Writer:
                 else:
                     if connection.wait_cancelled:
                         raise troubles.not_awaited()
-                    return replies(answer, entries)
+                    return [
+                        None if _passed_over(answer, row) else _reply(answer, row, entry)
+                        for row, entry in enumerate(entries)
+                    ]
             time.sleep(_PAUSE_S * tries * random.uniform(0.5, 2))  # noqa: S311
+
+
+def _by_run(items: list[Submission]) -> list[list[Submission]]:
+    runs: dict[tuple[str, str], list[Submission]] = {}
+    for item in items:
+        runs.setdefault((item.entry.namespace, item.entry.run), []).append(item)
+    return list(runs.values())
 
 
 def question(schema: str) -> bytes:
@@ -128,7 +152,8 @@ def ask(
         connection: where.
         statement: what `question` returned.
         entries: those for which `fault_of` finds nothing.
-        patience_s: how long to wait for another transaction's lock, in seconds; 0: as the connection is set.
+        patience_s: how long to wait for another transaction's lock, in seconds; 0: as the connection is set; negative:
+            pass over the runs that somebody else has locked.
         keeping: a pruned run takes these too: they are what it keeps.
     """
     runs = sorted({(entry.namespace, entry.run) for entry in entries})
@@ -157,8 +182,12 @@ def ask(
 
 
 def replies(answer: PGresult, entries: Sequence[Entry]) -> list[Reply]:
-    """Make a reply of each row."""
+    """Make a reply of each row; not where `patience_s` was negative."""
     return [_reply(answer, number, entry) for number, entry in enumerate(entries)]
+
+
+def _passed_over(answer: PGresult, row: int) -> bool:
+    return wire.whole(answer.get_value(row, 0)) == _BUSY
 
 
 def _reply(answer: PGresult, row: int, entry: Entry) -> Reply:

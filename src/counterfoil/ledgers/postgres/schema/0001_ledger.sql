@@ -104,7 +104,8 @@ $$;
 
 -- Fills slots, in order; returns one row for each entry. The runs come sorted, so that no two callers lock each other
 -- out. The lock on a run's row is held until the commit: positions within a run are in commit order, no tombstone comes in
--- between, and the transaction has written something, so that whatever it answers waits for its own commit.
+-- between, and the transaction has written something, so that whatever it answers waits for its own commit. With
+-- `patience_ms` < 0 a run that somebody else has locked is passed over.
 CREATE FUNCTION :schema.append(
     patience_ms integer, keeping boolean,
     spaces text[], names text[], epochs text[],
@@ -122,6 +123,7 @@ DECLARE
     deciding CONSTANT boolean := true = ANY (decisions);
     run_ids bigint[];
     buried boolean[];
+    busy boolean[];
     owner_ids integer[];
     live boolean[];
     all_admitted boolean := true;
@@ -170,8 +172,14 @@ BEGIN
         all_admitted := all_admitted AND (live[i] OR NOT deciding);
     END LOOP;
     FOR i IN 1 .. cardinality(names) LOOP
-        SELECT r.id, r.buried INTO some_id, is_buried FROM :schema.run r
-            WHERE r.namespace = spaces[i] AND r.run = names[i] FOR NO KEY UPDATE;
+        busy[i] := false;
+        IF patience_ms < 0 THEN
+            SELECT r.id, r.buried INTO some_id, is_buried FROM :schema.run r
+                WHERE r.namespace = spaces[i] AND r.run = names[i] FOR NO KEY UPDATE SKIP LOCKED;
+        ELSE
+            SELECT r.id, r.buried INTO some_id, is_buried FROM :schema.run r
+                WHERE r.namespace = spaces[i] AND r.run = names[i] FOR NO KEY UPDATE;
+        END IF;
         IF some_id IS NULL AND (all_admitted OR EXISTS (
             SELECT FROM unnest(places, owners, decisions) AS e (place, owner, decision)
             WHERE e.place = i AND (live[e.owner] OR NOT e.decision)
@@ -179,14 +187,16 @@ BEGIN
             INSERT INTO :schema.run AS r (namespace, run, began)
                 VALUES (spaces[i], names[i], times[array_position(places, i::smallint)])
                 ON CONFLICT DO NOTHING RETURNING r.id, r.buried INTO some_id, is_buried;
-            IF some_id IS NULL THEN
+            IF some_id IS NULL AND patience_ms < 0 THEN
+                busy[i] := true;
+            ELSIF some_id IS NULL THEN
                 SELECT r.id, r.buried INTO some_id, is_buried FROM :schema.run r
                     WHERE r.namespace = spaces[i] AND r.run = names[i] FOR NO KEY UPDATE;
             END IF;
         END IF;
         run_ids[i] := some_id;
-        buried[i] := is_buried AND NOT keeping;
-        all_admitted := all_admitted AND NOT buried[i];
+        buried[i] := coalesce(is_buried, false) AND NOT keeping;
+        all_admitted := all_admitted AND some_id IS NOT NULL AND NOT buried[i];
     END LOOP;
     WITH ours AS (
         INSERT INTO :schema.record AS r (run, slot, kind, body, owner, append_id, at, check_sum, format)
@@ -194,7 +204,7 @@ BEGIN
         FROM unnest(places, owners, slots, kinds, bodies, ids, times, sums, formats, decisions)
             WITH ORDINALITY AS e (place, owner, slot, kind, body, id, at, sum, format, decision, number)
         WHERE all_admitted OR (
-            (live[e.owner] OR NOT e.decision) AND (e.kind = ANY (outliving) OR NOT buried[e.place])
+            run_ids[e.place] IS NOT NULL AND (live[e.owner] OR NOT e.decision) AND (e.kind = ANY (outliving) OR NOT buried[e.place])
         )
         ORDER BY e.number
         ON CONFLICT (run, slot) DO NOTHING
@@ -211,9 +221,11 @@ BEGIN
             NULL::bigint, NULL::smallint FROM unnest(added) WITH ORDINALITY AS a (seq, number) ORDER BY a.number;
         RETURN;
     END IF;
-    -- 1: this is what fills the slot; 2: the run is pruned; 3: the owner may not decide; 4: the ledger went back in time.
+    -- 1: this is what fills the slot; 2: the run is pruned; 3: the owner may not decide; 4: the ledger went back in time;
+    -- 5: somebody else has the run.
     RETURN QUERY
         SELECT CASE
+                WHEN busy[e.place] THEN 5::smallint
                 WHEN buried[e.place] AND NOT e.kind = ANY (outliving) THEN 2::smallint
                 WHEN r.seq IS NOT NULL THEN 1::smallint
                 ELSE 3::smallint

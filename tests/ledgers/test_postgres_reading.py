@@ -1,0 +1,220 @@
+"""Reading a PostgreSQL ledger: nothing that commits late is missed, and what others record is noticed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from queue import SimpleQueue
+from typing import Any
+
+import psycopg
+import pytest
+
+from counterfoil import Runtime
+from counterfoil.ledgers.postgres import names, rows, writer
+from counterfoil.ledgers.postgres.connections import Connection
+from counterfoil.protocol.records import EFFECT, Entry
+from tests.ledgers.postgres_support import Doing, opened, until
+from tests.ledgers.support import entry
+
+_schemas = count(1)
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def url(shared_database: str) -> str:
+    """A ledger of its own."""
+    return f"{shared_database}?schema=reading_{next(_schemas)}&timeout=10"
+
+
+@pytest.fixture
+def open_ledger(url: str) -> Iterator[Open]:
+    made: list[Any] = []
+
+    def open_one(where: str = url) -> Any:
+        made.append(opened(where))
+        return made[-1]
+
+    yield open_one
+    for ledger in made:
+        ledger.close()
+
+
+class Slowly:
+    """Appends in a transaction that stays open for as long as a test likes."""
+
+    def __init__(self, ledger: Any, shared_database: str) -> None:
+        self._question = writer.question(ledger.schema)
+        self._connection = Connection.open(shared_database)
+        self._connection.give_up = time.monotonic() + 60
+        self._connection.execute("BEGIN")
+
+    def append(self, one: Entry) -> Any:
+        (reply,) = writer.replies(writer.ask(self._connection, self._question, [one], patience_s=0), [one])
+        return reply
+
+    def commit(self) -> None:
+        self._connection.execute("COMMIT")
+        self._connection.close()
+
+
+@pytest.mark.rule("L1")
+def test_within_a_run_positions_are_in_the_order_of_commits(open_ledger, shared_database):
+    ledger = open_ledger()
+    ledger.append(entry("first"))
+    slow = Slowly(ledger, shared_database)
+    early = slow.append(entry("early"))
+    late = Doing(lambda: ledger.append(entry("late")))
+    assert late.lasts(0.3)
+    seen = ledger.read("n", "run")
+    assert [record.slot for record in seen] == ["first"]
+    slow.commit()
+    assert late.result().position > early.position
+    assert [record.slot for record in ledger.read("n", "run", seen[-1].position)] == ["early", "late"]
+
+
+@pytest.mark.rule("L9")
+def test_other_runs_do_not_wait_for_one_that_somebody_holds(open_ledger, shared_database):
+    ledger = open_ledger()
+    for run in range(30):
+        ledger.append(entry("first", run=f"r{run}"))
+    slow = Slowly(ledger, shared_database)
+    slow.append(entry("held", run="r0"))
+    told: SimpleQueue[Any] = SimpleQueue()
+    mine = [entry("second", run=f"r{run}") for run in range(30)]
+    for one in mine:
+        ledger.submit(one, settle=False, token=one.run, deliver=told.put)
+    slow_s: dict[str, float] = {}
+    began = time.monotonic()
+    while len(slow_s) < len(mine):
+        for run, reply in told.get(timeout=10):
+            slow_s[run] = time.monotonic() - began
+            assert (reply.code == "ledger-busy" and reply.effect_ran == "no") if run == "r0" else reply.slot == "second"
+    slow.commit()
+    assert sum(seconds < 1 for seconds in slow_s.values()) >= 2 * 30 / 3 - 5, slow_s
+
+
+@pytest.mark.rule("P2")
+def test_what_commits_late_is_noticed_when_it_does_and_once(open_ledger, url, shared_database):
+    ledger, watching = open_ledger(), open_ledger(f"{url}&poll=0.001")
+    ledger.append(entry("x", run="a"))
+    _, seen = watching.changes(-1)
+    slow = Slowly(ledger, shared_database)
+    slow.append(entry("early", run="a"))
+    ledger.append(entry("late", run="b"))
+    time.sleep(0.01)
+    changed, seen = watching.changes(seen)
+    assert changed == {("n", "b")}
+    slow.commit()
+    changed, seen = watching.changes(seen)
+    assert changed == {("n", "a")}
+    time.sleep(0.01)
+    assert watching.changes(seen) == (set(), seen)
+
+
+@pytest.mark.rule("P2")
+def test_somebody_elses_long_transaction_makes_nothing_new_again(open_ledger, url, shared_database):
+    ledger, watching = open_ledger(), open_ledger(f"{url}&poll=0.001")
+    _, seen = watching.changes(-1)
+    with psycopg.connect(shared_database) as connection:
+        connection.execute("SELECT pg_current_xact_id()")
+        for n in range(3):
+            ledger.append(entry(f"slot/{n}"))
+            time.sleep(0.01)
+            changed, seen = watching.changes(seen)
+            assert changed == {("n", "run")}
+            time.sleep(0.01)
+            assert watching.changes(seen) == (set(), seen)
+
+
+@pytest.mark.rule("P2")
+def test_an_outcome_that_another_process_records_is_heard_of_before_anybody_polls(open_ledger):
+    ledger, watching = open_ledger(), open_ledger()
+    _, seen = watching.changes(-1)
+    until(lambda: watching._listener._bell.hearing)
+    waits: list[float] = []
+    for n in range(4):
+        time.sleep(0.1)
+        began = time.monotonic()
+        ledger.append(entry(f"slot/{n}", kind=EFFECT, phase="accepted"))
+        while ("n", "run") not in watching.changes(seen)[0]:
+            assert time.monotonic() - began < 5
+            time.sleep(0.005)
+        waits.append(time.monotonic() - began)
+        _, seen = watching.changes(seen)
+    assert sorted(waits)[1] < 0.5, waits
+
+
+@pytest.mark.rule("P2")
+def test_with_poll_nothing_is_listened_to_or_notified(open_ledger, url, shared_database):
+    ledger = open_ledger(f"{url}&poll=0.05")
+    with psycopg.connect(shared_database, autocommit=True) as connection:
+        connection.execute(f"LISTEN {names.channel(ledger.schema)}".encode())
+        watching = open_ledger(f"{url}&poll=0.05")
+        _, seen = watching.changes(-1)
+        ledger.append(entry("slot", kind=EFFECT, phase="accepted"))
+        began = time.monotonic()
+        until(lambda: watching.changes(seen)[0] == {("n", "run")})
+        assert time.monotonic() - began < 1
+        assert list(connection.notifies(timeout=0.3)) == []
+        listening = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE query = %s AND pid <> pg_backend_pid()",
+            (f"LISTEN {names.channel(ledger.schema)}",),
+        ).fetchone()
+    assert listening == (0,)
+
+
+@pytest.mark.rule("P2")
+def test_a_delivery_from_another_process_ends_a_wait_within_a_second(url):
+    with Runtime(url) as waiting, Runtime(url) as delivering, waiting.run("r") as run:
+        answer = Doing(lambda: run.wait_for("approval", "7", timeout=20.0))
+        assert answer.lasts(0.3)
+        began = time.monotonic()
+        assert delivering.deliver("r", "approval", "7", {"yes": True})
+        assert answer.result() == {"yes": True}
+        assert time.monotonic() - began < 1.5
+
+
+@pytest.mark.rule("X13")
+def test_a_held_snapshot_and_a_history_leave_no_dead_rows(open_ledger, shared_database):
+    ledger = open_ledger()
+    epoch = ledger.register("busy")
+    dead = f"""
+        SELECT relname, pg_stat_get_dead_tuples(c.oid) FROM pg_class c JOIN pg_namespace s ON s.oid = relnamespace
+        WHERE nspname = '{ledger.schema}' AND relname IN ('record', 'run', 'owner')"""
+    with psycopg.connect(shared_database) as holding, psycopg.connect(shared_database, autocommit=True) as looking:
+        holding.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        holding.execute("SELECT count(*) FROM pg_class")
+        for n in range(100):
+            ledger.append(entry(f"intent/{n % 50}", epoch, run=f"r{n % 7}", kind=EFFECT, phase="intent", decision=True))
+            ledger.append(entry(f"outcome/{n % 50}", epoch, run=f"r{n % 7}", kind=EFFECT, phase="accepted"))
+        looking.execute("SELECT pg_stat_force_next_flush()")
+        ledger.read("n", "r1")
+        time.sleep(1.2)  # a backend reports what it did at most once a second
+        ledger.append(entry("report"))
+        found: list[tuple[str, int]] = looking.execute(dead.encode()).fetchall()
+    assert dict(found) == {"record": 0, "run": 0, "owner": 0}
+
+
+@pytest.mark.rule("L4")
+def test_a_record_of_a_newer_format_or_kind_comes_back_as_unknown(open_ledger, shared_database):
+    ledger = open_ledger()
+    for slot in ("kind", "format", "sound"):
+        ledger.append(entry(slot))
+    with psycopg.connect(shared_database, autocommit=True) as connection:
+        connection.execute(f"UPDATE {ledger.schema}.record SET kind = 999 WHERE slot = 'kind'".encode())
+        connection.execute(f"UPDATE {ledger.schema}.record SET format = 2 WHERE slot = 'format'".encode())
+    kinds = {record.slot: record.kind for record in ledger.read("n", "run")}
+    assert kinds == {"kind": "unknown", "format": "unknown", "sound": "durability/step"}
+    assert ledger.append(entry("format")).format == 2
+
+
+def test_a_long_run_is_read_in_pages(open_ledger, monkeypatch):
+    monkeypatch.setattr("counterfoil.ledgers.postgres.reader.PAGE", 7)
+    ledger = open_ledger()
+    for n in range(20):
+        ledger.append(entry(f"slot/{n}"))
+    assert [record.slot for record in ledger.read("n", "run")] == [f"slot/{n}" for n in range(20)]
+    assert rows.COLUMNS
