@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 
 from counterfoil import (
@@ -47,9 +48,14 @@ from tests.support import (
 RULE_PARTS = ("T",)
 
 
-@pytest.fixture(params=["sqlite", "sqlite3"])
+@pytest.fixture(params=["sqlite", "sqlite3", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return Store(request.param, tmp_path)
+    database = request.getfixturevalue("shared_database") if request.param == "postgres" else ""
+    return Store(request.param, tmp_path, database)
+
+
+ONE = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+SQLITE = pytest.mark.parametrize("store", ["sqlite", "sqlite3"], indirect=True)
 
 
 class Shop:
@@ -58,10 +64,15 @@ class Shop:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.calls = 0
+        self.table = "sale"
+        if store.kind == "postgres":
+            self.table = f"sale_{store.url.rpartition('schema=')[2].partition('&')[0]}"
         with self.connected() as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS sale (name TEXT)")
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {self.table} (name TEXT)")
 
     def connected(self) -> Any:
+        if self.store.kind == "postgres":
+            return psycopg.connect(self.store.url.partition("?")[0])
         path = self.store.url.removeprefix("sqlite:///").partition("?")[0]
         return apsw.Connection(path) if self.store.kind == "sqlite" else sqlite3.connect(path)
 
@@ -70,19 +81,24 @@ class Shop:
 
         def body(connection: Any) -> Any:
             self.calls += 1
-            connection.execute("INSERT INTO sale (name) VALUES (?)", (name,))
+            self.insert(connection, name)
             if then is not None:
                 then(connection)
-            return connection.execute("SELECT count(*) FROM sale WHERE name = ?", (name,)).fetchone()[0]
+            counted = f"SELECT count(*) FROM {self.table} WHERE name = '{name}'"
+            return connection.execute(counted).fetchone()[0]
 
         return body
+
+    def insert(self, connection: Any, name: str) -> None:
+        """Sell without asking."""
+        connection.execute(f"INSERT INTO {self.table} (name) VALUES ('{name}')")
 
     @property
     def sold(self) -> list[str]:
         """What is in the table, as anybody else sees it."""
         connection = self.connected()
         try:
-            return [name for (name,) in connection.execute("SELECT name FROM sale ORDER BY name").fetchall()]
+            return [name for (name,) in connection.execute(f"SELECT name FROM {self.table} ORDER BY name").fetchall()]
         finally:
             connection.close()
 
@@ -213,6 +229,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@ONE
 @pytest.mark.rule("T1")
 @pytest.mark.parametrize("what", CALLS)
 async def test_calling_the_ledger_from_inside_is_refused(make, shop, colour, what):
@@ -287,10 +304,11 @@ async def test_a_body_that_circumvents_this_is_found_out(make, shop, store):
     def forces(connection: Any) -> None:
         if store.kind == "sqlite":
             connection.authorizer = None
-        else:
+        elif store.kind == "sqlite3":
             connection.set_authorizer(None)
-        connection.execute("COMMIT")
-        connection.execute("BEGIN IMMEDIATE")
+        first = "SELECT 1; " if store.kind == "postgres" else ""
+        connection.execute(f"{first}COMMIT")
+        connection.execute(f"{first}BEGIN")
 
     async with make() as life, life.run("r") as run:
         with pytest.raises(UsageError) as caught:
@@ -303,6 +321,7 @@ async def test_a_body_that_circumvents_this_is_found_out(make, shop, store):
     assert shop.sold == ["mug"]
 
 
+@SQLITE
 @pytest.mark.rule("T1")
 async def test_another_database_cannot_be_attached(make, shop, tmp_path):
     async with make() as life, life.run("r") as run:
@@ -317,7 +336,7 @@ async def test_savepoints_are_the_bodys_own_affair(make, shop):
     def in_savepoints(connection: Any) -> None:
         for name, end in (("kept", "RELEASE s"), ("dropped", "ROLLBACK TO s")):
             connection.execute("SAVEPOINT s")
-            connection.execute("INSERT INTO sale (name) VALUES (?)", (name,))
+            shop.insert(connection, name)
             connection.execute(end)
 
     async with make() as life, life.run("r") as run:
@@ -328,7 +347,9 @@ async def test_savepoints_are_the_bodys_own_affair(make, shop):
 @pytest.mark.rule("T1")
 async def test_what_a_body_sets_on_its_connection_goes_with_it(make, shop, store):
     def sets(connection: Any) -> None:
-        if store.kind == "sqlite":
+        if store.kind == "postgres":
+            connection.row_factory = psycopg.rows.dict_row
+        elif store.kind == "sqlite":
             connection.row_trace = lambda cursor, row: (1, 2, 3)
         else:
             connection.row_factory = sqlite3.Row
@@ -339,6 +360,7 @@ async def test_what_a_body_sets_on_its_connection_goes_with_it(make, shop, store
         assert await run.transaction("b", shop.sells("mug")) == 1
 
 
+@SQLITE
 @pytest.mark.rule("T1")
 async def test_a_statement_that_is_still_in_progress_is_named(make, shop, store):
     kept: list[Any] = []
@@ -358,14 +380,15 @@ async def test_a_statement_that_is_still_in_progress_is_named(make, shop, store)
 
 @pytest.mark.rule("T1")
 async def test_a_deferred_constraint_that_fails_at_the_commit_is_the_bodys_own_error(make, shop):
+    table = shop.table
     schema = (
-        "CREATE TABLE customer (id INTEGER PRIMARY KEY)",
-        "CREATE TABLE debt (id INTEGER REFERENCES customer (id) DEFERRABLE INITIALLY DEFERRED)",
+        f"CREATE TABLE {table}_customer (id INTEGER PRIMARY KEY)",
+        f"CREATE TABLE {table}_debt (id INTEGER REFERENCES {table}_customer (id) DEFERRABLE INITIALLY DEFERRED)",
     )
     async with make() as life, life.run("r") as run:
         await run.transaction("schema", lambda connection: [connection.execute(line) and None for line in schema])
-        with pytest.raises((sqlite3.IntegrityError, apsw.ConstraintError)):
-            await run.transaction("debt", shop.sells("mug", then=keeps("INSERT INTO debt VALUES (1)")))
+        with pytest.raises((sqlite3.IntegrityError, apsw.ConstraintError, psycopg.errors.ForeignKeyViolation)):
+            await run.transaction("debt", shop.sells("mug", then=keeps(f"INSERT INTO {table}_debt VALUES (1)")))
         assert phases(life) == [("transaction/schema/1", "committed")]
         # It was no failed sync: the life goes on.
         assert await run.transaction("debt", shop.sells("mug")) == 1
@@ -410,6 +433,7 @@ async def test_a_ledger_that_is_in_no_database_is_refused(colour, kind):
         assert life.records() == []
 
 
+@ONE
 @pytest.mark.rule("T1")
 @pytest.mark.parametrize(
     "wrong",
@@ -688,7 +712,7 @@ async def test_at_every_crash_point_the_sale_and_its_receipt_are_both_there_or_n
     def world() -> World:
         folder = tmp_path / str(len(made))
         folder.mkdir()
-        own = Store(store.kind, folder)
+        own = Store(store.kind, folder, store.url.partition("?")[0])
         made.append(Shop(own))
         return World(colour, own.target)
 
@@ -796,28 +820,31 @@ async def test_whoever_holds_the_connection_learns_run_name_and_ordinal(make, sh
 
 
 @pytest.mark.rule("T1")
-@pytest.mark.parametrize("store", ["sqlite3"], indirect=True)
+@pytest.mark.parametrize("store", ["sqlite3", "postgres"], indirect=True)
 async def test_a_body_may_have_an_sqlalchemy_connection(make, shop):
     import sqlalchemy
     from sqlalchemy.orm import Session
 
+    def inserts(name: str) -> Any:
+        return sqlalchemy.text(f"INSERT INTO {shop.table} (name) VALUES ('{name}')")
+
     def sells(connection: sqlalchemy.Connection) -> int:
         shop.calls += 1
-        connection.execute(sqlalchemy.text("INSERT INTO sale (name) VALUES ('mug')"))
+        connection.execute(inserts("mug"))
         with connection.begin_nested() as inner:
-            connection.execute(sqlalchemy.text("INSERT INTO sale (name) VALUES ('dropped')"))
+            connection.execute(inserts("dropped"))
             inner.rollback()
         with Session(connection, join_transaction_mode="create_savepoint") as session:
-            session.execute(sqlalchemy.text("INSERT INTO sale (name) VALUES ('pen')"))
+            session.execute(inserts("pen"))
             session.commit()
-        return int(connection.execute(sqlalchemy.text("SELECT count(*) FROM sale")).scalar_one())
+        return int(connection.execute(sqlalchemy.text(f"SELECT count(*) FROM {shop.table}")).scalar_one())
 
     def commits(connection: sqlalchemy.Connection) -> None:
-        connection.execute(sqlalchemy.text("INSERT INTO sale (name) VALUES ('lost')"))
+        connection.execute(inserts("lost"))
         connection.commit()
 
     def rolls_back(connection: sqlalchemy.Connection) -> None:
-        connection.execute(sqlalchemy.text("INSERT INTO sale (name) VALUES ('lost')"))
+        connection.execute(inserts("lost"))
         connection.rollback()
 
     async with make() as life, life.run("r") as run:

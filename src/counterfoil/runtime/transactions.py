@@ -19,7 +19,11 @@ from counterfoil.protocol import slots
 from counterfoil.protocol.requests import Filled, Raised, Transact
 from counterfoil.runtime.session import Session
 
-_DIALECTS: Final = {"sqlite3": "sqlite+pysqlite", "psycopg": "postgresql+psycopg"}
+# hstore's type is looked up through the driver's own class, which a connection on loan is not.
+_DIALECTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "sqlite3": ("sqlite+pysqlite", {}),
+    "psycopg": ("postgresql+psycopg", {"use_native_hstore": False}),
+}
 
 
 def transactable(session: Session) -> None:
@@ -89,14 +93,16 @@ def through_sqlalchemy(body: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _through_sqlalchemy(body: Callable[[Any], Any], connection: Any) -> Any:
     import sqlalchemy
 
-    dialect = _DIALECTS.get(type(connection).__module__.partition(".")[0])
+    libraries = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    dialect = next((_DIALECTS[library] for library in _DIALECTS if library in libraries), None)
     if dialect is None:
         raise UsageError(
             f"SQLAlchemy has no dialect for connections of {type(connection).__module__}",
             hint="open the ledger with ?engine=sqlite3",
         )
     lent = _Lent(connection)
-    engine = sqlalchemy.create_engine(f"{dialect}://", creator=lambda: lent, poolclass=sqlalchemy.pool.NullPool)
+    name, options = dialect
+    engine = sqlalchemy.create_engine(f"{name}://", creator=lambda: lent, poolclass=sqlalchemy.pool.NullPool, **options)
     with engine.connect() as over:
         # Begun for it: a session that joins an open transaction uses savepoints and leaves the transaction alone.
         over.begin()

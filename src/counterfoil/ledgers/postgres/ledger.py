@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import psycopg
 
@@ -10,6 +11,7 @@ from counterfoil.errors import LedgerUnavailable, UsageError
 from counterfoil.ledgers.postgres import migrations, names, opening, troubles
 from counterfoil.ledgers.postgres.diagnosis import diagnose
 from counterfoil.ledgers.postgres.lanes import Lanes
+from counterfoil.ledgers.postgres.lending import Lending
 from counterfoil.ledgers.postgres.listener import Listener
 from counterfoil.ledgers.postgres.lives import Lives
 from counterfoil.ledgers.postgres.pool import Pool
@@ -21,7 +23,7 @@ from counterfoil.ledgers.postgres.writer import Writer
 from counterfoil.ledgers.rows import OwnerRow, RunRow
 from counterfoil.ledgers.submissions import Submission
 from counterfoil.ports.ledger import Deliver
-from counterfoil.protocol.records import Entry, Record
+from counterfoil.protocol.records import Entry, Record, with_body
 
 
 class PostgresLedger:
@@ -69,6 +71,7 @@ class PostgresLedger:
         self._reader = Reader(self._pool, schema)
         self._writer = Writer(self._pool, schema)
         self._lanes = Lanes(pool, self._commit)
+        self._lending = Lending(self._pool, schema)
         self._lives = Lives(self._pool, reader=self._reader, schema=schema, beat_s=beat_s)
         self._restores = Restores(self._pool, reader=self._reader, schema=schema)
         self._tail = Tail(self._reader)
@@ -98,6 +101,17 @@ class PostgresLedger:
         """Append without waiting; `deliver` is called from a thread of the ledger, once for each commit."""
         self._pool.usable()
         self._lanes.put(Submission(entry, settle=settle, token=token, deliver=deliver))
+
+    def transact(self, entry: Entry, work: Callable[[Any], bytes]) -> Record:
+        """Run `work` in a transaction and fill a slot in the same commit. See `counterfoil.ports.ledger.Transactional`.
+
+        `work` gets a connection of its own, beside those of the pool.
+        """
+        record = self._lending.transact(entry, work)
+        if (record.epoch, record.append_id) == (entry.epoch, entry.append_id):
+            return record
+        # Somebody else's: the answer waits for a commit of its own.
+        return self.append(with_body(entry, record.body))
 
     def register(self, label: str) -> str:
         """Register a life of this process, durably, and return its fresh epoch; its heart beats from now on.

@@ -23,6 +23,7 @@ from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.rows import closed, forked
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Connection)
 
 # How long a short restart of the server is waited for, in seconds.
 PATIENCE_S: Final = 10.0
@@ -124,9 +125,17 @@ class Pool:
         Raises:
             LedgerUnavailable: it cannot be had.
         """
+        return self.spare_of(Connection)
+
+    def spare_of(self, kind: type[C]) -> C:
+        """Open a spare connection of one kind.
+
+        Raises:
+            LedgerUnavailable: it cannot be had.
+        """
         self.usable()
         try:
-            connection = self._checked(Connection.open(self._conninfo))
+            connection = self._checked(kind.open(self._conninfo))
         except psycopg.Error as error:
             raise troubles.unreachable(error) from error
         connection.give_up = time.monotonic() + self.timeout_s
@@ -160,7 +169,7 @@ class Pool:
                     raise
             time.sleep(_PAUSE_S * random.uniform(0.5, 2))  # noqa: S311
 
-    def _checked(self, connection: Connection) -> Connection:
+    def _checked(self, connection: C) -> C:
         if connection.pgconn.parameter_status(b"in_hot_standby") == b"on":
             connection.close()
             raise LedgerReadOnly(
