@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,13 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import apsw
-
 from counterfoil import UNASKABLE, Contract, Dispatcher, Outbox, Receipt, Recipient
 from counterfoil.outbox.terms import Terms
+from tests.outbox.application import connected
 from tests.support import Clock
 
-ACT = {"reason": "a test", "by": "me"}
+ACT: dict[str, Any] = {"reason": "a test", "by": "me"}
 
 
 class Mailbox:
@@ -110,20 +108,10 @@ class Shop:
     def operation(self, to: str, *, recipient: str = "mail") -> Any:
         return self.recipients[recipient].operations["send"](to=to)
 
-    def connect(self) -> Any:
-        if self.engine == "apsw":
-            connection = apsw.Connection(str(self.path))
-            connection.set_busy_timeout(10_000)
-            return connection
-        return sqlite3.connect(self.path, timeout=10, isolation_level=None)
-
     @contextmanager
     def connected(self) -> Iterator[Any]:
-        connection = self.connect()
-        try:
+        with connected(self.path, self.engine) as connection:
             yield connection
-        finally:
-            connection.close()
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:

@@ -185,7 +185,7 @@ def test_a_keyed_resend_is_bounded(lone: Shop) -> None:
 @pytest.mark.rule("X9", "O3")
 def test_a_later_failure_says_nothing_about_a_send_of_unknown_end(lone: Shop) -> None:
     ends = iter([ConnectionResetError(), Failed(Evidence("status", status=409))])
-    lone.box.does["bo"] = lambda ctx: raising(next(ends))(ctx)
+    lone.box.does["bo"] = lambda ctx: raising(next(ends))(None)
     lone.order("bo", recipient="post")
     lone.dispatch()
     receipt = lone.receipt("bo")

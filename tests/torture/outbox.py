@@ -1,7 +1,8 @@
-"""Dispatchers are killed, stopped and continued at random while an application stages intents; the recipient's log is the judge.
+"""Dispatchers are killed, stopped and continued at random while an application stages intents.
 
-The application is a process of its own. Its transactions roll back, roll back to savepoints, and end with the process before, at
-and after COMMIT. Handlers lose replies, refuse, are never dispatched, and kill their own process.
+The application is a process of its own. Its transactions roll back, roll back to savepoints, and end with the process
+before, at and after COMMIT. Handlers lose replies, refuse, are never dispatched, and kill their own process. The judge is
+the recipient's log.
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ class _Market:
                 self._one(receipt, recipient, sends=received[effect_id], made=effect_id in created)
                 if lane is not None:
                     places[lane].append((at, effect_id))
-        first = {}
+        first: dict[str, int] = {}
         for number, line in enumerate(log):
             if line["what"] == "received":
                 first.setdefault(line["key"], number)

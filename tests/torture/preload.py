@@ -17,6 +17,7 @@ import tests.torture.clocks
 import tests.torture.fork
 import tests.torture.full
 import tests.torture.kills
+import tests.torture.outbox
 import tests.torture.points
 import tests.torture.postgres.frozen
 import tests.torture.postgres.machines
