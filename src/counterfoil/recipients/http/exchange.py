@@ -229,6 +229,7 @@ class Exchange:
         try:
             return await self._wire.secure(lambda sock: self._settled.sessions.wrap(sock, url.host, versions))
         except TLSFailed as failed:
+            self._waiting.check()
             raise _NotSent("tls-failed", reason=failed.reason) from None
         except Lost as lost:
             self._waiting.check()

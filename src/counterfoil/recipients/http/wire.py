@@ -196,14 +196,14 @@ class Wire:
         await self.waiting.until(self._open, readable=True, writable=writable)
 
     def abort(self) -> None:
-        """Cut the connection hard, and make whoever waits for it stop; from any thread."""
+        """Make whoever waits for the connection stop, who then cuts it hard; from any thread."""
         self.waiting.stop()
         with self._lock:
             if self._socket is not None:
                 with suppress(OSError):
-                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                    # The plain socket's: that of a TLS socket would take the session from whoever is using it.
-                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+                    # It wakes whoever polls, and tells the peer nothing: the reset that follows shall be the first it
+                    # hears. The plain socket's: that of a TLS socket would take the session from whoever is using it.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RD)
 
     def close(self, *, hard: bool = False) -> None:
         """Let go of the connection; `hard`: by a reset, so that what the kernel still holds is not sent."""
