@@ -287,7 +287,8 @@ for round in range(3):
     child = os.fork()
     if child == 0:
         uses = [lambda: ledger.append(entry("child", epoch)), lambda: ledger.read("n", "run"),
-                lambda: ledger.gone("1.0"), lambda: ledger.register("child"), lambda: ledger.changes(-1), lambda: ledger.live(epoch)]
+                lambda: ledger.gone("1.0"), lambda: ledger.register("child"),
+                lambda: ledger.changes(-1), lambda: ledger.live(epoch)]
         refused = 0
         for use in uses:
             try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -10,9 +13,11 @@ from counterfoil.ledgers.postgres import migrations, troubles
 from counterfoil.ledgers.postgres.connections import CONNECT_S, Connection
 from counterfoil.ledgers.postgres.pool import Pool
 
-VERSION_MIN = 140_000
+VERSION_MIN: Final = 140_000
+# Whatever is wrong with a server is said within this time, in seconds.
+OPEN_S: Final = 9.5
 # What the caller's own address may say otherwise.
-_DEFAULTS = {
+_DEFAULTS: Final = {
     "application_name": "counterfoil",
     "connect_timeout": str(CONNECT_S),
     "keepalives_idle": "15",
@@ -53,22 +58,29 @@ def prepare(pool: Pool, schema: str, *, migrate: bool = True) -> None:
         LedgerReadOnly: it is a standby.
         LedgerUnavailable: it cannot be reached, or a newer version has written it.
     """
+    begun = time.monotonic()
     connection = pool.spare()
+    patient_until, connection.give_up = connection.give_up, min(connection.give_up, begun + OPEN_S)
     try:
-        _prepare(connection, schema, migrate=migrate)
+        _prepare(connection, schema, migrate=migrate, patient_until=patient_until)
     except psycopg.Error as error:
         known = connection.idle
         connection.close()
         if known:
             raise troubles.said(error) from error
-        raise LedgerUnavailable(f"PostgreSQL: {troubles.text(error)}", effect_ran="no") from error
+        raise LedgerUnavailable(
+            f"PostgreSQL: {troubles.text(error)}",
+            code="ledger-unreachable",
+            hint="is the server overloaded, or restarting? Try again",
+            effect_ran="no",
+        ) from error
     except BaseException:
         connection.close()
         raise
     pool.keep(connection)
 
 
-def _prepare(connection: Connection, schema: str, *, migrate: bool) -> None:
+def _prepare(connection: Connection, schema: str, *, migrate: bool, patient_until: float) -> None:
     _check(connection)
     version = migrations.version_of(connection, schema)
     migrations.refuse_newer(version)
@@ -79,6 +91,7 @@ def _prepare(connection: Connection, schema: str, *, migrate: bool) -> None:
                 code="schema-missing",
                 hint="a runtime makes it, or `counterfoil migrate`",
             )
+        connection.give_up = patient_until  # somebody else may be at it
         migrations.apply(connection, schema)
 
 
