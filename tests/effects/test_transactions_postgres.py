@@ -160,7 +160,7 @@ async def test_a_deadlock_makes_a_body_run_again_and_both_are_applied_once(make,
             life.run("one").beside.transaction("take", takes("a", "b")),
             life.run("two").beside.transaction("take", takes("b", "a")),
         )
-        assert await asyncio.gather(*works) == [1, 1]
+        assert list(await asyncio.gather(*works)) == [1, 1]
     assert len(calls) == 3
     assert shop.execute("SELECT sku, count FROM stock ORDER BY sku") == [("a", 8), ("b", 8)]
 
