@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -166,6 +168,39 @@ async def test_a_record_whose_commit_is_unknown_is_settled_before_anything_goes_
             assert isinstance(await act.perform(post.send("b")), Accepted)
         assert post.log == ["send a", "send b"]
         assert [view.state for view in await books.effects()] == ["accepted", "accepted"]
+        assert books.findings() == []
+
+
+@pytest.mark.rule("B6", "B8", "B3")
+@pytest.mark.parametrize("audit", ["required", "best-effort"])
+async def test_a_ledger_that_hangs_holds_no_caller_beyond_its_deadline(
+    colour: Colour, post: Post, tmp_path: Path, audit: str
+) -> None:
+    store = Store("sqlite", tmp_path)
+    fault = Fault()
+    goes_on = threading.Event()
+
+    def hang() -> None:
+        assert goes_on.wait(20)
+
+    fault.before("intent", hang)
+    async with Books(colour, faulty(store.open(), fault)) as books:
+        desk = Desk.make(colour, books.runtime, audit=audit)
+        async with desk.activation() as act:
+            start = time.monotonic()
+            outcome = await act.perform(post.send(), timeout_s=0.2)
+            assert time.monotonic() - start < 5
+            if audit == "required":
+                assert (type(outcome), outcome.evidence.kind) == (Rejected, "deadline-before-dispatch")
+            else:
+                assert isinstance(outcome, Accepted)
+            assert not desk.report().idle
+            goes_on.set()
+            await desk.idle()
+        # What the ledger took up in the end is on record as the caller was told.
+        (view,) = await books.effects()
+        assert view.state == ("rejected" if audit == "required" else "accepted")
+        assert post.log == ([] if audit == "required" else ["send a"])
         assert books.findings() == []
 
 

@@ -110,7 +110,7 @@ class Spendings(RuleBasedStateMachine):
         assert (refused is None) == fits
         if refused is not None:
             assert refused.evidence.kind == "budget-exhausted"
-            self.desk.withdraw(call, reserved=False)
+            self.desk.withdraw(call)
             return
         self.calls += 1
         self.bytes_out += size or 0
@@ -123,7 +123,7 @@ class Spendings(RuleBasedStateMachine):
     @rule(data=st.data())
     def withdraw(self, data: Any) -> None:
         model = self.pick(data, "reserved")
-        self.desk.withdraw(model.call, reserved=True)
+        self.desk.withdraw(model.call)
         self.calls -= 1
         self.bytes_out -= model.bytes_out or 0
         self.alive.remove(model)

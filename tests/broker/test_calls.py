@@ -257,6 +257,30 @@ async def test_a_cancelled_task_learns_what_may_have_happened(post: Post, colour
     assert post.log == ["hold", "send a"]
 
 
+class Interrupted(BaseException):
+    """What Ctrl-C is in a test that must go on."""
+
+
+@pytest.mark.rule("B5")
+@pytest.mark.parametrize("look", [1, 2])
+async def test_an_interrupt_of_the_caller_loses_no_permit(colour: Colour, post: Post, look: int) -> None:
+    looks: list[Proposal] = []
+
+    def policy(proposal: Proposal) -> bool:
+        looks.append(proposal)
+        if len(looks) == look:
+            raise Interrupted
+        return True
+
+    desk = Desk.make(colour, policy=policy, concurrency=1)
+    async with desk.activation(budget=Budget(calls=1, in_flight=1)) as act:
+        with pytest.raises(Interrupted):
+            await act.perform(post.send("a"))
+        assert desk.report().idle
+        assert isinstance(await act.perform(post.send("b")), Accepted)
+    assert post.log == ["send b"]
+
+
 @pytest.mark.rule("B5")
 async def test_a_thread_keeps_its_permit_when_the_library_is_torn_down_around_it(post: Post, colour: Colour) -> None:
     if colour.blocking:

@@ -93,12 +93,12 @@ def lived(story: Story, disturbances: dict[int, str], *, answer: Callable[[], An
             request = flow.send(None)
             assert isinstance(request, Admission)
             step()
-            desk.withdraw(blocker, reserved=True)
+            desk.withdraw(blocker)
             step()
     except StopIteration as done:
         refused = done.value
     if queued:
-        desk.withdraw(blocker, reserved=True) if not blocker.retired else None
+        desk.withdraw(blocker) if not blocker.retired else None
     step()
     if refused is not None:
         desk.settle(call, refused)

@@ -74,6 +74,7 @@ class Call:
         gate: decides whether it goes out.
         outcome: what the caller is told, once that is known.
         told: the caller knows, or has left.
+        reserved: its part of the budget is reserved.
         permitted: it has a place among those that work.
         started: the recipient's code was called.
         working: the recipient's code has not returned.
@@ -105,6 +106,7 @@ class Call:
         "permitted",
         "proposal",
         "received",
+        "reserved",
         "retired",
         "started",
         "stops",
@@ -134,6 +136,7 @@ class Call:
         self.gate = Gate()
         self.outcome: Outcome[Any] | None = None
         self.told = False
+        self.reserved = False
         self.permitted = False
         self.started = False
         self.working = False

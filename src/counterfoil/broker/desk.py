@@ -117,6 +117,7 @@ class Desk:
         with self._lock:
             if (limit := call.authority.spending.reserve(call.proposal.bytes_out)) is not None:
                 return rejected("budget-exhausted", budget=limit)
+            call.reserved = True
             return None
 
     def enqueue(self, call: Call) -> bool:
@@ -126,12 +127,14 @@ class Desk:
                 call.permitted = True
             return call.permitted or call.outcome is not None
 
-    def withdraw(self, call: Call, *, reserved: bool) -> None:
+    def withdraw(self, call: Call) -> None:
         """Take back a call that did not come to work: what it had reserved and not attempted is free again."""
         with self._lock:
+            if call.retired:
+                return
             call.gate.close("withdrawn")
             self._queue.leave(call.authority.principal, call)
-            if reserved:
+            if call.reserved:
                 call.authority.spending.give_back(calls=1, bytes_out=call.proposal.bytes_out or 0)
                 call.authority.spending.retire()
             todo = self._forget(call)

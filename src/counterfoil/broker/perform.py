@@ -61,18 +61,14 @@ class Ended(Request[None]):
 
 async def admit(desk: Desk, call: Call) -> Rejected | None:
     """Bring a call from its asking to its permit; the refusal, if it does not get one."""
-    refused = desk.ask(call)
-    reserved = False
-    if refused is None:
-        refused = desk.reserve(call)
-        reserved = refused is None
+    refused = desk.ask(call) or desk.reserve(call)
     if refused is None:
         if not desk.enqueue(call):
             await Admission(call)
         # What was allowed when it was asked may have been forbidden while it waited.
         refused = desk.check(call)
     if refused is not None:
-        desk.withdraw(call, reserved=reserved)
+        desk.withdraw(call)
     return refused
 
 
@@ -81,7 +77,7 @@ async def work(desk: Desk, call: Call, *, terms: Terms) -> None:
     refused = await Intended(call) if terms.audited else None
     stopped = refused or desk.start(call)
     if stopped is not None:
-        desk.withdraw(call, reserved=True)
+        desk.withdraw(call)
         answer: Outcome[Any] | BaseException = stopped
     else:
         answer = await Performed(call)

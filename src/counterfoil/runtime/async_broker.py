@@ -137,7 +137,7 @@ class AsyncBroker:
         try:
             assert made.scope is not None
             await self._recorded(made.scope, self._shared.concluding(made, late))
-        except CounterfoilError as raised:
+        except Exception as raised:  # noqa: BLE001 - the caller is told how it ended, recorded or not
             error = raised
         if self._shared.concluded(made, error):
             await self._finish(made.trail)
@@ -198,7 +198,7 @@ class AsyncActivation:
         """
         if not self._entered:
             raise UsageError("the activation is not open", hint="use it in an `async with` block", code="not-entered")
-        asked = proposed(operation, principal=self._authority.principal, retry=retry)
+        asked = proposed(operation, principal=self._authority.principal, retry=retry, whole=self._shared.whole)
         return await _Performing(self, asked, timeout_s).outcome()
 
 
@@ -261,11 +261,13 @@ class _Performing:
         call, desk = made.call, self._shared.desk
         loop = asyncio.get_running_loop()
         timer = loop.call_later(max(0.0, call.deadline - desk.now()), desk.close, call, "deadline")
+        handed = False
         try:
             if (refused := await self._admitted(made)) is not None:
                 if number > 1 and self._shared.audited:
                     await self._broker._abandon(made, refused.evidence.kind)
                 return refused, None
+            handed = True
             self._broker._spawn(self._work(made))
             await self._bell.until(lambda: call.told)
         except asyncio.CancelledError as cancelled:
@@ -273,6 +275,8 @@ class _Performing:
             cancelled.outcome = call.outcome  # type: ignore[attr-defined]
             raise
         finally:
+            if not handed:
+                desk.withdraw(call)
             timer.cancel()
             self._owed(made)
         if made.interrupt is not None:
@@ -293,14 +297,7 @@ class _Performing:
             except StopIteration as done:
                 return done.value
             assert isinstance(request, Admission)
-            try:
-                await self._bell.until(lambda: made.call.permitted or made.call.outcome is not None)
-            except asyncio.CancelledError:
-                # The flow gives back what it had reserved, and its refusal is what the caller would have been told.
-                self._shared.desk.close(made.call, "cancelled")
-                with suppress(StopIteration):
-                    flow.send(None)
-                raise
+            await self._bell.until(lambda: made.call.permitted or made.call.outcome is not None)
 
     async def _work(self, made: Effort) -> None:
         """Do the work to its end, whatever becomes of the caller."""
@@ -329,7 +326,7 @@ class _Performing:
         assert made.entry is not None
         try:
             await self._broker._recorded(made.scope, flows.intend(made.entry))
-        except CounterfoilError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a ledger raises, nothing goes out unrecorded
             return shared.refused(made, error)
         shared.expect(made)
         return None

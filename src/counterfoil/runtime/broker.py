@@ -155,7 +155,7 @@ class Broker:
         try:
             assert made.scope is not None
             self._recorded(made.scope, self._shared.concluding(made, late))
-        except CounterfoilError as raised:
+        except Exception as raised:  # noqa: BLE001 - the caller is told how it ended, recorded or not
             error = raised
         if self._shared.concluded(made, error):
             self._finish(made.trail)
@@ -230,7 +230,7 @@ class Activation:
         """
         if not self._entered:
             raise UsageError("the activation is not open", hint="use it in a `with` block", code="not-entered")
-        asked = proposed(operation, principal=self._authority.principal, retry=retry)
+        asked = proposed(operation, principal=self._authority.principal, retry=retry, whole=self._shared.whole)
         return _Performing(self, asked, timeout_s).outcome()
 
 
@@ -280,20 +280,24 @@ class _Performing:
             wake=self._bell.set,
         )
         call, desk = made.call, self._shared.desk
+        handed = False
         try:
             if (refused := self._admitted(made)) is not None:
                 if number > 1 and self._shared.audited:
                     self._broker._abandon(made, refused.evidence.kind)
                 return refused, None
             context = copy_context()
+            handed = True
             threads.submit(lambda: context.run(self._work, made))
             self._until(made, lambda: call.told)
         except BaseException:
             # An interrupt of the caller's thread: what it may have sent is told to stop, and is on record.
             desk.close(call, "cancelled")
-            self._owed(made)
+            if not handed:
+                desk.withdraw(call)
             raise
-        self._owed(made)
+        finally:
+            self._owed(made)
         if made.interrupt is not None:
             raise made.interrupt
         assert call.outcome is not None
@@ -350,7 +354,7 @@ class _Performing:
         assert made.entry is not None
         try:
             self._broker._recorded(made.scope, flows.intend(made.entry))
-        except CounterfoilError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a ledger raises, nothing goes out unrecorded
             return shared.refused(made, error)
         shared.expect(made)
         return None

@@ -92,6 +92,8 @@ class Brokerage:
             )
         self.session = session
         self.audit = audit
+        # Whether anybody looks at requests: a policy, or the audit for its fingerprints.
+        self.whole = policy is not None or audit != "off"
         self._lock = threading.Lock()
         self._changed = changed
         self.desk = Desk(concurrency, policy=policy, now=time.monotonic, lock=threading.Lock(), changed=changed)

@@ -36,8 +36,8 @@ class Proposed:
     keep_key: bool
 
 
-def proposed(operation: Any, *, principal: str, retry: Any) -> Proposed:
-    """Check an operation.
+def proposed(operation: Any, *, principal: str, retry: Any, whole: bool) -> Proposed:
+    """Check an operation; `whole`: with its request, which takes time to make and which only some ask for.
 
     Raises:
         UsageError: it is none, or says of itself what cannot be.
@@ -62,7 +62,7 @@ def proposed(operation: Any, *, principal: str, retry: Any) -> Proposed:
             operation=keys.name(verb, "the operation's verb"),
             target=target,
             bytes_out=bytes_out,
-            request=operation.request,
+            request=operation.request if whole else None,
         ),
         coder=coder(settings.proof_type, PROOF),
         retry=recorded_retry(retry),
