@@ -1,7 +1,7 @@
 """Dispatchers are killed, stopped and continued at random while an application stages intents.
 
 The application is a process of its own. Its transactions roll back, roll back to savepoints, and end with the process
-before, at and after COMMIT. Handlers lose replies, refuse, are never dispatched, and kill their own process. The judge is
+before, at and after COMMIT. Handlers lose replies, refuse, are never dispatched, and kill their process. The judge is
 the recipient's log.
 """
 

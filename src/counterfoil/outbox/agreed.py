@@ -33,6 +33,7 @@ def agreed(operation: Any, defaults: Terms) -> Terms:
         defaults,
         policy=policy,
         askable=askable,
+        verified=operation.verify is not None,
         visibility_s=settings.visibility_s,
         retryable=settings.retryable,
         keep_key=settings.keep_key,

@@ -22,6 +22,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         policy: what may be done about a send of which nobody knows how it ended; see `POLICIES`, weakest first.
         askable: whether the recipient can be asked.
+        verified: whether a proof has to be checked before it counts.
         visibility_s: seconds that the recipient may take to show an effect.
         retryable: a failed attempt may be followed by another one.
         keep_key: all attempts share one key.
@@ -43,6 +44,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: str = RECONCILE_FIRST
     askable: bool = True
+    verified: bool = False
     visibility_s: float = 0.0
     retryable: bool = False
     keep_key: bool = False

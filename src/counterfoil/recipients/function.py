@@ -157,6 +157,7 @@ class OperationFunction(Generic[P, T]):
         self.look_up: Any = look_up
         self.check: Callable[..., Any] | None = None
         self.contract: Any = None
+        self._shapes: tuple[_Shape, ...] = ()
         self.__doc__ = function.__doc__
         self.__name__ = settings.operation
 
@@ -166,12 +167,8 @@ class OperationFunction(Generic[P, T]):
         Raises:
             UsageError: they do not fit the function's signature.
         """
-        signature = inspect.signature(self.function)
-        if takes_context(self.function):
-            rest = list(signature.parameters.values())[1:]
-            signature = signature.replace(parameters=rest)
         try:
-            bound = signature.bind(*args, **kwargs)
+            bound = self.shape_of(self.function).signature.bind(*args, **kwargs)
         except TypeError as error:
             raise UsageError(f"operation {self.__name__!r}: {error}") from None
         bound.apply_defaults()
@@ -184,8 +181,12 @@ class OperationFunction(Generic[P, T]):
         """Bind arguments as they were recorded: by name, what `*args` gathered as a list."""
         if not isinstance(arguments, dict):
             raise UsageError(f"operation {self.__name__!r} has arguments by name", code="bad-operation")
+        shape = self.shape_of(self.function)
+        if shape.names is not None and arguments.keys() == shape.names.keys():
+            # As `__call__` would bind them, but for the time it takes.
+            return BoundOperation(self, tuple(arguments[name] for name in shape.names), {}, arguments)
         given, positional, named = dict(arguments), [], {}
-        for parameter in inspect.signature(self.function).parameters.values():
+        for parameter in shape.signature.parameters.values():
             if parameter.name not in given:
                 continue
             value = given.pop(parameter.name)
@@ -199,13 +200,21 @@ class OperationFunction(Generic[P, T]):
                 positional.append(value)
         return self(*positional, **named, **given)
 
+    def shape_of(self, function: Callable[..., Any]) -> _Shape:
+        """Return what is known of one of its functions."""
+        for shape in self._shapes:
+            if shape.function is function:
+                return shape
+        shape = _Shape(function)
+        self._shapes = (*self._shapes[-2:], shape)
+        return shape
+
     def _fits_look_up(self, bound: inspect.BoundArguments) -> None:
         # Found out now, not when a crash has made the look-up necessary.
         if not callable(self.look_up):
             return
-        first = (None,) if takes_context(self.look_up) else ()
         try:
-            inspect.signature(self.look_up).bind(*first, *bound.args, **bound.kwargs)
+            self.shape_of(self.look_up).signature.bind(*bound.args, **bound.kwargs)
         except TypeError as error:
             raise UsageError(
                 f"the reconcile of operation {self.__name__!r} does not take what the operation takes: {error}",
@@ -289,7 +298,7 @@ class BoundOperation(Operation[T_co]):
         return ask
 
     def _call(self, function: Callable[..., Any], context: Any) -> Any:
-        if takes_context(function):
+        if self.operation.shape_of(function).context:
             return function(context, *self.args, **self.kwargs)
         return function(*self.args, **self.kwargs)
 
@@ -297,3 +306,25 @@ class BoundOperation(Operation[T_co]):
 def takes_context(function: Callable[..., Any]) -> bool:
     """Whether a function's first parameter is for the context."""
     return next(iter(inspect.signature(function).parameters), None) in _CONTEXT_NAMES
+
+
+class _Shape:
+    """What is learnt once about a function of the user.
+
+    Attributes:
+        function: the function.
+        context: whether its first parameter is for the context.
+        signature: without that parameter.
+        names: of the request, in order, where all are plain parameters; else None.
+    """
+
+    __slots__ = ("context", "function", "names", "signature")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.context = takes_context(function)
+        signature = inspect.signature(function)
+        parameters = list(signature.parameters.values())[self.context :]
+        self.signature = signature.replace(parameters=parameters)
+        plain = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+        self.names = {parameter.name: None for parameter in parameters} if plain else None

@@ -37,7 +37,7 @@ from counterfoil.outbox.requests import (
 from counterfoil.outbox.terms import Terms
 from counterfoil.ports.outbox_store import Claim, LateFact, Sweep, Turn
 from counterfoil.protocol import codec
-from counterfoil.protocol.requests import Overran, Request, Returned
+from counterfoil.protocol.requests import Overran, Request
 from counterfoil.protocol.standings import LOOK, SEND
 from counterfoil.runtime.coding import PROOF, coder
 from counterfoil.runtime.desks import Opened
@@ -103,7 +103,7 @@ class Engine:
         self._wake = wake
         self._epoch: str | None = None
         self._replies: deque[tuple[Work, Job, Replied]] = deque()
-        self._granting: deque[Work] = deque()
+        self._granting: list[Work] = []
         self._expiring: list[Work] = []
         self._finishing: list[Work] = []
         self._notes: list[LateFact] = []
@@ -119,6 +119,19 @@ class Engine:
         self._pause_until = 0.0
         self._pause_s = _TROUBLE_FIRST_S
         self._counted = False
+        self._at_once: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
+            Clock: lambda _work, _request: opened.store.now(),
+            Chance: lambda _work, _request: random.random(),  # noqa: S311 - jitter, no secret
+            Encode: self._encoded,
+            Note: self._noted,
+        }
+        self._later: dict[type[Request[Any]], Callable[[Work], None]] = {
+            Grant: self._granting.append,
+            Expire: self._expiring.append,
+            Finish: self._finishing.append,
+            Ask: self._start,
+            Verify: self._start,
+        }
         self.stopping = False
         self.ended: Counter[str] = Counter()
         self.in_hand = 0
@@ -228,33 +241,17 @@ class Engine:
                 self.in_hand -= 1
                 return
             work.request = request
-            if isinstance(request, Clock):
-                answer = self._opened.store.now()
-            elif isinstance(request, Chance):
-                answer = random.random()  # noqa: S311 - jitter, no secret
-            elif isinstance(request, Encode):
-                answer = self._encoded(work, request)
-            elif isinstance(request, Note):
-                self._notes.append(request.fact)
-                answer = None
-            elif isinstance(request, Verify) and work.operation.verify is None:
-                answer = Returned(value=True)
-            else:
-                self._queue(work, request)
+            at_once = self._at_once.get(type(request))
+            if at_once is None:
+                self._later[type(request)](work)
                 return
+            answer = at_once(work, request)
 
-    def _queue(self, work: Work, request: Any) -> None:
-        if isinstance(request, Finish):
-            self._finishing.append(work)
-        elif isinstance(request, Grant):
-            self._granting.append(work)
-        elif isinstance(request, Expire):
-            self._expiring.append(work)
-        else:
-            self._start(work, request, until=None)
+    def _noted(self, _work: Work, request: Note) -> None:
+        self._notes.append(request.fact)
 
-    def _start(self, work: Work, request: Any, *, until: tuple[float, float] | None) -> None:
-        operation = work.operation
+    def _start(self, work: Work, *, until: tuple[float, float] | None = None) -> None:
+        operation, request = work.operation, work.request
         handler, given = operation.run, tuple[Any, ...]()
         # A bound function says of its own halves whether they are asynchronous.
         written = getattr(operation, "operation", None)
@@ -317,7 +314,7 @@ class Engine:
         sends, looks = self._wanted(room, len(granting))
         if not (self._finishing or self._notes or self._expiring or rights or refused or sends or looks):
             return
-        finishing, notes, expiring = self._finishing, self._notes, self._expiring
+        finishing, notes, expiring = [*self._finishing], [*self._notes], [*self._expiring]
         clock = self._opened.session.clock
         boot, wall = boot_s(clock), clock.time()
         epoch = self.epoch
@@ -334,9 +331,10 @@ class Engine:
 
         recorded, claims, expired, granted, live = self._opened.store.exchange(epoch, work_on)
         # Durable from here on: flows learn it, and handlers may start.
-        self._finishing, self._notes, self._expiring = [], [], []
+        for answered in (self._finishing, self._notes, self._expiring, self._granting):
+            answered.clear()
         self._looking = bool(claims) and len(claims) >= sends + looks
-        self._granting = deque(work for work in granting[room:])
+        self._granting += granting[room:]
         for work, ours in zip(finishing, recorded, strict=True):
             self._note_end(work, recorded=ours)
             self._step(work, ours)
@@ -364,7 +362,7 @@ class Engine:
         request = work.flow.send(at)
         assert isinstance(request, Perform)
         work.request = request
-        self._start(work, request, until=until)
+        self._start(work, until=until)
 
     def _take(self, claim: Claim) -> None:
         """Begin the flow of a claim."""
