@@ -17,7 +17,7 @@ from counterfoil.errors import LedgerReadOnly, LedgerUnavailable, UsageError
 from counterfoil.ledgers import postgres as ours
 from counterfoil.ledgers.postgres import migrations, opening
 from counterfoil.ledgers.urls import parse
-from tests.ledgers.postgres_support import opened
+from tests.ledgers.postgres_support import Doing, opened
 from tests.ledgers.support import entry, intent
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import Cluster
@@ -286,3 +286,14 @@ def test_through_a_transaction_pooler_everything_works_and_the_doctor_says_so(pg
         assert found(ledger)["pooler"][0] == "warning"
         time.sleep(1)
         assert [owner.alive for owner in ledger.owners()] == [True]
+
+
+@pytest.mark.rule("P2")
+def test_a_pooler_is_noticed_without_being_told(pgbouncer: PgBouncer, database, caplog):
+    url = pgbouncer.url(database.rpartition("/")[2])
+    with Runtime(url) as waiting, Runtime(url) as delivering, waiting.run("r") as run:
+        answer = Doing(lambda: run.wait_for("approval", "7", timeout=20.0))
+        assert answer.lasts(0.3)
+        delivering.deliver("r", "approval", "7", "yes")
+        assert not answer.lasts(1.0)
+    assert "poll=" in caplog.text

@@ -58,6 +58,11 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """Whether it can be used for another question."""
         return self.pgconn.transaction_status == _IDLE
 
+    def direct(self) -> bool:
+        """Return whether no pooler is in between: one gives out process ids of its own."""
+        found = self.execute("SELECT pg_backend_pid()").fetchone()
+        return found == (self.pgconn.backend_pid,)
+
     @property
     def stale(self) -> bool:
         """Whether the server has ended it while nobody used it."""

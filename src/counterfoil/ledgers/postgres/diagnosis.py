@@ -16,7 +16,7 @@ SKEW_S: Final = 5.0
 _SETTINGS: Final = """
 SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),
     current_setting('full_page_writes'), pg_is_in_recovery(), current_setting('synchronous_standby_names'),
-    extract(epoch FROM clock_timestamp())::float8, pg_backend_pid()
+    extract(epoch FROM clock_timestamp())::float8
 """
 
 
@@ -34,7 +34,7 @@ def diagnose(pool: Pool, *, schema: str, reason: str | None, owners: Sequence[Ow
         row = connection.execute(_SETTINGS).fetchone()
         ended = time.time()
         version = migrations.version_of(connection, schema)
-        own_pid = connection.pgconn.backend_pid
+        direct = connection.direct()
     assert row is not None
     newest = len(migrations.MIGRATIONS)
     return [
@@ -43,7 +43,7 @@ def diagnose(pool: Pool, *, schema: str, reason: str | None, owners: Sequence[Ow
         _judged(("error", "schema", f"{version} of {newest}", "run `counterfoil migrate`"), fine=version == newest),
         _generation(reason),
         _offset(row[6], begun, ended),
-        _pooler(row[7] == own_pid),
+        _pooler(direct),
         _owners(owners),
     ]
 

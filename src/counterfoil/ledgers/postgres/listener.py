@@ -125,6 +125,9 @@ def _hear(bell: _Bell, pool_of: Callable[[], Pool | None], channel: str) -> None
             del pool
             with closing(connection):
                 connection.give_up = time.monotonic() + _PAUSE_S
+                if not connection.direct():
+                    _log.warning("there is a pooler in between, so nothing can be heard, and it is polled: say poll=")
+                    return
                 connection.execute(f"LISTEN {channel}".encode())
                 bell.hearing, failed = True, False
                 bell.news.set()  # for what came before
