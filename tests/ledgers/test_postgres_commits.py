@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from counterfoil import Accepted, AsyncRuntime
-from counterfoil.errors import CommitUnknown
+from counterfoil.errors import CommitUnknown, LedgerUnavailable
 from tests.ledgers.postgres_support import Doing, answer, opened, through, until
 from tests.ledgers.support import entry, intent
 from tests.servers.proxy import Act, On, Proxy
@@ -246,3 +246,19 @@ def test_every_append_of_a_lost_batch_is_settled_in_order(open_ledger: Open, dat
     assert {n: record.append_id for n, record in records.items()} == {n: e.append_id for n, e in waiting.items()}
     positions = [records[n].position for n in range(60)]
     assert sorted(positions) == sorted(set(positions))
+
+
+@pytest.mark.rule("E20")
+def test_a_read_whose_connection_is_lost_is_done_once_more(open_ledger: Open, database: str, proxy: Proxy) -> None:
+    ledger = open_ledger(through(proxy, database))
+    ledger.append(entry("before"))
+    for times in (1, 2):
+        proxy.rule = rule = On(rb"\.record", Act.CUT, times=times)
+        if times == 1:
+            assert recorded(ledger) == ["before"]
+        else:
+            with pytest.raises(LedgerUnavailable) as lost:
+                recorded(ledger)
+            # What callers see has a public name.
+            assert type(lost.value) is LedgerUnavailable
+        assert len(rule.links) == times

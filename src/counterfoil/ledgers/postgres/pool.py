@@ -103,21 +103,21 @@ class Pool:
         Raises:
             LedgerUnavailable: no answer.
         """
-        try:
-            return self._read(work, timeout_s)
-        except _Stale:
-            return self._read(work, timeout_s)
-
-    def _read(self, work: Callable[[Connection], T], timeout_s: float | None) -> T:
-        with self.take(timeout_s=timeout_s) as connection:
-            try:
-                return work(connection)
-            except psycopg.Error as error:
-                if connection.idle:
-                    raise troubles.said(error) from error
-                raise _Stale(
-                    f"the ledger cannot be read: {troubles.text(error)}", code="ledger-unreachable", effect_ran="no"
-                ) from error
+        again = True
+        while True:
+            with self.take(timeout_s=timeout_s) as connection:
+                try:
+                    return work(connection)
+                except psycopg.Error as error:
+                    if connection.idle:
+                        raise troubles.said(error) from error
+                    if not again:
+                        raise LedgerUnavailable(
+                            f"the ledger cannot be read: {troubles.text(error)}",
+                            code="ledger-unreachable",
+                            effect_ran="no",
+                        ) from error
+            again = False
 
     def spare(self) -> Connection:
         """Open a connection beside those of the pool, for whom it must not wait; the caller closes it.
@@ -190,10 +190,6 @@ class Pool:
         if lost:
             # The others have most likely gone the same way.
             _close_all(self._free, self._process)
-
-
-class _Stale(LedgerUnavailable):
-    """A read whose connection was lost; it may simply be done again."""
 
 
 def _close_all(connections: deque[Connection], process: int) -> None:
