@@ -32,11 +32,11 @@ def patched(module: Any, **names: Any) -> Iterator[None]:
             setattr(module, name, value)
 
 
-async def _run_again(scope: Any, call: Any, attempt: Any, *, evidence: Any) -> None:
+async def _run_again(scope: Any, call: Any, attempt: Any, *, kind: str) -> None:
     await effects._perform(scope, call, attempt)
 
 
-async def _call_it_failed(scope: Any, call: Any, attempt: Any, *, evidence: Any) -> None:
+async def _call_it_failed(scope: Any, call: Any, attempt: Any, *, kind: str) -> None:
     body = codec.OutcomeBody(via="reconcile", evidence=evidence_body(Evidence("not-found")))
     await conclude.conclude(scope, call, attempt.number, phase="failed", body=body, ran="no", decision=True)
 

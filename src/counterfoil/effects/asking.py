@@ -30,7 +30,7 @@ async def settle_by_asking(scope: Scope, call: EffectCall, attempt: Attempt) -> 
         return
     if isinstance(call.reconcile, Unaskable):
         # Nothing is looked up, so there is nothing to be too early for.
-        await _not_found(scope, call, attempt, evidence=Evidence("unaskable", phase="dispatched"))
+        await _not_found(scope, call, attempt, kind="unaskable")
         return
     visibility_s = max(call.visibility_s, attempt.body.visibility_s or 0.0)
     ended = await _ended(scope, call, attempt) if visibility_s > 0 else None
@@ -46,7 +46,7 @@ async def settle_by_asking(scope: Scope, call: EffectCall, attempt: Attempt) -> 
             ran="unknown",
             retry_after_s=early,
         )
-    await _not_found(scope, call, attempt, evidence=Evidence("not-found", phase="dispatched"))
+    await _not_found(scope, call, attempt, kind="not-found")
 
 
 async def _asked(scope: Scope, call: EffectCall, attempt: Attempt) -> bool:
@@ -108,8 +108,14 @@ async def _found(scope: Scope, call: EffectCall, attempt: Attempt, *, value: Any
     return True
 
 
-async def _not_found(scope: Scope, call: EffectCall, attempt: Attempt, *, evidence: Evidence) -> None:
-    body = codec.OutcomeBody(via="reconcile", evidence=evidence_body(evidence))
+async def _not_found(scope: Scope, call: EffectCall, attempt: Attempt, *, kind: str) -> None:
+    evidence = codec.EvidenceBody(kind=kind, phase="dispatched")
+    known = None if attempt.released is None else scope.history.parse(attempt.released, codec.ReleasedBody).evidence
+    if known is not None:
+        # How far the attempt itself got is all that anybody knows, and what a person has to go by (rule O6).
+        details = {**(known.details or {}), "run": known.kind}
+        evidence = msgspec.structs.replace(known, kind=kind, phase=known.phase or "dispatched", details=details)
+    body = codec.OutcomeBody(via="reconcile", evidence=evidence)
     await conclude(scope, call, attempt.number, phase="uncertain", body=body, ran="unknown", decision=True)
 
 

@@ -18,13 +18,15 @@ from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Now, Read
 
 
-async def release(scope: Scope, call: EffectCall, attempt: Attempt, *, why: str) -> None:
+async def release(
+    scope: Scope, call: EffectCall, attempt: Attempt, *, why: str, evidence: codec.EvidenceBody | None = None
+) -> None:
     """Say that `run` of an attempt is over without an outcome; from here on anybody may ask."""
     draft = Draft(
         slot=slots.released(call.name, attempt.number),
         kind=records.EFFECT,
         phase="released",
-        body=codec.body_of(codec.ReleasedBody(why=why)),
+        body=codec.body_of(codec.ReleasedBody(why=why, evidence=evidence)),
     )
     # The cause of the release matters more to the caller, and this life knows anyway that run is over.
     with suppress(CounterfoilError):

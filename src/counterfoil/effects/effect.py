@@ -92,6 +92,23 @@ async def effect(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
         LedgerUnavailable: the ledger gave no durable answer; `effect_ran` says whether something was sent.
         NameConflict, UsageError, OwnerRetired, RunPruned: nothing was sent by this call.
     """
+    try:
+        return await _settled(scope, call)
+    except LedgerUnavailable as error:
+        if error.effect_ran == "no" and _may_be_sent(scope, call.name):
+            # This call sent nothing, but the ledger failed it where an intent stands that others act on (rule E20).
+            error.effect_ran = "unknown"
+        raise
+
+
+def _may_be_sent(scope: Scope, name: str) -> bool:
+    last = look(scope.history, name).last
+    if last is None or last.outcome is not None or last.intent.slot in scope.memory.unsent:
+        return False
+    return _held(scope, last, name) is None
+
+
+async def _settled(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
     deadline: float | None = None
     fresh = False
     over_of = ""
@@ -266,7 +283,9 @@ async def _perform(scope: Scope, call: EffectCall, attempt: Attempt) -> Outcome[
         await _proved(scope, call, attempt.number, error=reply.error)
         return None
     assert isinstance(reply, Raised)
-    await release(scope, call, attempt, why="run-raised")
+    said = getattr(reply.error, "evidence", None)
+    known = evidence_body(said) if isinstance(said, Evidence) else None
+    await release(scope, call, attempt, why="run-raised", evidence=known)
     if reply.interrupts:
         raise reply.error
     if look(scope.history, call.name).outcome() is not None:

@@ -166,9 +166,15 @@ class OutcomeBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ReleasedBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Body of a release: why `run` of the attempt is over (`run-raised`, `proof-rejected`, `owner-gone` …)."""
+    """Body of a release.
+
+    Args:
+        why: why `run` of the attempt is over (`run-raised`, `proof-rejected`, `owner-gone` …).
+        evidence: what its error told of how far it got, None if it told nothing.
+    """
 
     why: str
+    evidence: EvidenceBody | None = None
 
 
 class LateBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
