@@ -14,10 +14,12 @@ import pytest
 
 from counterfoil import Accepted, AsyncRuntime, Evidence, Failed, Rejected, Retry, Runtime, Uncertain, UsageError
 from counterfoil.broker.audit import RUN_PREFIX
+from counterfoil.effects.activation import _never, clear_up
 from counterfoil.errors import CommitUnknown, LedgerUnavailable
 from counterfoil.protocol.checker import ACKNOWLEDGED, Checker, Item
+from counterfoil.runtime.session import RunState
 from tests.broker.support import Desk, Line, LoopLine, Post, peer, runtime_of, wire_grant
-from tests.support import Colour, Fault, Store, eventually, faulty, in_thread
+from tests.support import Awaited, Colour, Fault, Store, eventually, faulty, in_thread
 
 PLANTED = "planted-secret-4711"
 
@@ -439,3 +441,97 @@ def test_a_runtime_of_the_other_colour_is_refused(make: Callable[..., Any]) -> N
     other = Colour("asyncio" if make is Runtime else "blocking")
     with pytest.raises(ValueError, match="takes a"):
         Desk.make(other, make("memory:"))
+
+
+# --- lives that are taken for gone
+
+
+def _retire(books: Books) -> None:
+    """Take the life for gone, as a heartbeat does that was missed."""
+    session = books.runtime._session
+    for epoch in list(session.own_epochs):
+        session.owners.retire(epoch)
+
+
+@pytest.mark.rule("B8", "L7", "L8")
+async def test_a_life_that_was_taken_for_gone_goes_on_under_a_fresh_epoch(colour: Colour, post: Post) -> None:
+    ledger = Store("memory", None).target
+    async with Books(colour, ledger) as one, Books(colour, ledger) as two:
+        desk = Desk.make(colour, one.runtime, audit="required")
+        async with desk.activation() as act:
+            assert isinstance(await act.perform(post.send("a")), Accepted)
+            _retire(one)
+            refused = await act.perform(post.send("b"))
+            assert refused.evidence.details == {"attempts": 0, "error": "OwnerRetired"}
+            call = act.begin(post.hold())
+            assert await in_thread(lambda: post.reached.wait(10))
+            # Its run began in an epoch that is gone; what it performs under the new one is its own all the same.
+            other = Desk.make(colour, two.runtime, audit="required")
+            async with other.activation():
+                assert [view.state for view in await two.effects()] == ["accepted", "unresolved"]
+            post.opened.set()
+            assert isinstance(await call, Accepted)
+        assert post.log == ["send a", "hold"]
+        assert one.findings() == []
+
+
+@pytest.mark.rule("B8", "L3", "L8")
+async def test_an_intent_that_was_settled_when_its_life_was_gone_is_not_sent_and_says_so(
+    colour: Colour, post: Post
+) -> None:
+    fault = Fault()
+    async with Books(colour, faulty(Store("memory", None).open(), fault)) as books:
+        desk = Desk.make(colour, books.runtime, audit="required")
+        fault.refuse("intent", error=lambda: CommitUnknown("no answer"), commits=True, times=1)
+        fault.before("intent", lambda: fault.before("intent", lambda: _retire(books)))
+        async with desk.activation() as act:
+            refused = await act.perform(post.send())
+            assert refused.evidence.details == {"attempts": 0, "error": "OwnerRetired"}
+        assert post.log == []
+        assert [view.state for view in await books.effects()] == ["rejected"]
+        assert books.findings() == []
+
+
+@pytest.mark.rule("B8")
+async def test_an_activation_that_ends_while_somebody_clears_up_is_left_as_it_is(colour: Colour, post: Post) -> None:
+    async with Books(colour, Store("memory", None).target) as books:
+        desk = Desk.make(colour, books.runtime, audit="required")
+        async with desk.activation() as act:
+            assert isinstance(await act.perform(post.send()), Accepted)
+        before = books.records()
+        session = books.runtime._session
+        (run,) = await books.runs()
+        scope = session.scope(run.run_id, RunState(session.namespace, run.run_id))
+        cleared = books.runtime._driver.run(scope, clear_up(scope))
+        assert (cleared if colour.blocking else await cleared) is False
+        assert books.records() == before
+
+
+def test_what_an_activation_left_is_never_sent_again() -> None:
+    with pytest.raises(AssertionError, match="never sent"):
+        _never()
+
+
+@pytest.mark.rule("B8", "E16", "L10")
+async def test_a_person_decides_about_an_audited_call_and_it_is_pruned_like_any_run(
+    colour: Colour, post: Post, store: Store
+) -> None:
+    async with Books(colour, store.target) as books:
+        desk = Desk.make(colour, books.runtime, audit="required")
+        async with desk.activation() as act:
+            assert isinstance(await act.perform(post.raises(ConnectionError())), Uncertain)
+        async with desk.activation() as act:
+            assert isinstance(await act.perform(post.send()), Accepted)
+        (view,) = await books.effects(state="uncertain")
+        runtime = Awaited(books.runtime)
+        decided = await runtime.decide(
+            view.run_id, view.name, did_not_happen=True, reason="asked them", by="ann", expect_version=view.version
+        )
+        assert decided.happened is False
+        report = await runtime.prune(older_than_s=0, reason="test", by="ann")
+        assert report is not None
+        states = {run.run_id: run.state for run in await books.runs()}
+        # What is uncertain is kept, whatever was decided about it.
+        assert states.pop(view.run_id) == "finished"
+        assert list(states.values()) == ["pruned"]
+        assert books.findings() == []

@@ -1,12 +1,13 @@
 """Shutdown waits to its deadline and says what is still owned."""
 
 import asyncio
+import os
 import time
 
 import pytest
 
 from counterfoil import Accepted, Rejected, Uncertain, UsageError
-from tests.broker.support import Desk, Line, LoopLine, Post, peer, wire_grant
+from tests.broker.support import GRANT, Act, Desk, Line, LoopLine, Post, peer, wire_grant
 from tests.support import Colour, eventually, in_thread
 
 pytestmark = pytest.mark.rule("B10")
@@ -93,3 +94,36 @@ async def test_leaving_the_block_shuts_the_broker_down(colour: Colour, post: Pos
     with pytest.raises(UsageError, match="shut down"):
         async with desk.activation():
             pass
+
+
+@pytest.mark.rule("B5")
+async def test_a_forked_child_begins_with_a_desk_of_its_own(post: Post, colour: Colour) -> None:
+    if not colour.blocking:
+        pytest.skip("a loop does not survive a fork")
+    desk = Desk.make(colour, concurrency=1)
+    async with desk.activation() as act:
+        call = act.begin(post.hold())
+        assert await in_thread(lambda: post.reached.wait(10))
+        child = os.fork()
+        if child == 0:
+            os._exit(_in_the_child(desk, act, post))
+        _, status = await in_thread(lambda: os.waitpid(child, 0))
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert desk.report().permits == 1
+        post.opened.set()
+        assert isinstance(await call, Accepted)
+
+
+def _in_the_child(desk: Desk, act: Act, post: Post) -> int:
+    """Exit codes say what went wrong; 0: nothing."""
+    try:
+        act.inner.perform(post.send())
+    except UsageError as error:
+        if error.code != "forked-activation":
+            return 1
+    else:
+        return 2
+    with desk.inner.activation(grants=[GRANT]) as own:
+        if not isinstance(own.perform(post.send(), timeout_s=10), Accepted):
+            return 3
+    return 0 if desk.report().idle else 4

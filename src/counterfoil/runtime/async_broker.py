@@ -162,14 +162,12 @@ class AsyncActivation:
         self._shared = broker._shared
         self._authority = authority
         self._trail = trail
-        self._entered = False
 
     async def __aenter__(self) -> Self:
-        if self._entered:
+        if self._trail.desk is not None:
             raise UsageError("this activation was entered before", hint="make another one", code="entered-twice")
         await self._broker._clear_up()
-        self._shared.begin(self._authority)
-        self._entered = True
+        self._shared.begin(self._authority, self._trail)
         return self
 
     async def __aexit__(
@@ -196,8 +194,7 @@ class AsyncActivation:
         The work is a task of the library's: a cancelled caller leaves at once, and its work is told to stop. The
         `CancelledError` then carries what the caller would have been told as `outcome`.
         """
-        if not self._entered:
-            raise UsageError("the activation is not open", hint="use it in an `async with` block", code="not-entered")
+        self._shared.check(self._trail)
         asked = proposed(operation, principal=self._authority.principal, retry=retry, whole=self._shared.whole)
         return await _Performing(self, asked, timeout_s).outcome()
 

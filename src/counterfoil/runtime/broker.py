@@ -61,13 +61,8 @@ class Broker:
                 hint="AsyncBroker takes an AsyncRuntime",
             )
         self._runtime = runtime
-        self._retired = threading.Condition()
         self._shared = Brokerage(
-            None if runtime is None else runtime._session,
-            policy=policy,
-            audit=audit,
-            concurrency=concurrency,
-            changed=self._changed,
+            None if runtime is None else runtime._session, policy=policy, audit=audit, concurrency=concurrency
         )
         self._clearing = threading.Lock()
 
@@ -116,17 +111,9 @@ class Broker:
         """
         keys.seconds(timeout_s, "timeout_s")
         self._shared.desk.shut()
-        self._wait_idle(timeout_s)
+        self._shared.wait_idle(timeout_s)
         self._shared.desk.end_all()
         return self.report()
-
-    def _wait_idle(self, timeout_s: float) -> bool:
-        with self._retired:
-            return self._retired.wait_for(lambda: self._shared.idle, timeout_s)
-
-    def _changed(self) -> None:
-        with self._retired:
-            self._retired.notify_all()
 
     # --- the audit
 
@@ -180,14 +167,12 @@ class Activation:
         self._shared = broker._shared
         self._authority = authority
         self._trail = trail
-        self._entered = False
 
     def __enter__(self) -> Self:
-        if self._entered:
+        if self._trail.desk is not None:
             raise UsageError("this activation was entered before", hint="make another one", code="entered-twice")
         self._broker._clear_up()
-        self._shared.begin(self._authority)
-        self._entered = True
+        self._shared.begin(self._authority, self._trail)
         return self
 
     def __exit__(
@@ -228,8 +213,7 @@ class Activation:
         Raises:
             UsageError: an argument is wrong; nothing was sent.
         """
-        if not self._entered:
-            raise UsageError("the activation is not open", hint="use it in a `with` block", code="not-entered")
+        self._shared.check(self._trail)
         asked = proposed(operation, principal=self._authority.principal, retry=retry, whole=self._shared.whole)
         return _Performing(self, asked, timeout_s).outcome()
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+from weakref import WeakSet
 
 from counterfoil.broker import audit as auditing
 from counterfoil.broker.calls import Authority, Call, rejected
@@ -29,6 +30,18 @@ from counterfoil.runtime.working import Work
 
 AUDITS: Final = ("off", "best-effort", "required")
 CONCURRENCY_MAX: Final = 100_000
+
+
+_alive: WeakSet[Brokerage] = WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_alive):
+        each.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Effort:
@@ -64,6 +77,7 @@ class Trail:
         self.pending = 0
         self.recorded = False
         self.over = False
+        self.desk: Desk | None = None
 
 
 class Brokerage:
@@ -76,7 +90,7 @@ class Brokerage:
         policy: Callable[..., Any] | None,
         audit: str,
         concurrency: int,
-        changed: Callable[[], None],
+        changed: Callable[[], None] | None = None,
     ) -> None:
         if audit not in AUDITS:
             raise UsageError(f"audit is one of {', '.join(AUDITS)}, not {audit!r}")
@@ -94,12 +108,37 @@ class Brokerage:
         self.audit = audit
         # Whether anybody looks at requests: a policy, or the audit for its fingerprints.
         self.whole = policy is not None or audit != "off"
+        self._policy = policy
+        self._concurrency = concurrency
+        self._tell = changed
+        self.begin_anew()
+        _alive.add(self)
+
+    def begin_anew(self) -> None:
+        """Forget every call: at the beginning, and in a forked child, where the parent's go on without it."""
         self._lock = threading.Lock()
-        self._changed = changed
-        self.desk = Desk(concurrency, policy=policy, now=time.monotonic, lock=threading.Lock(), changed=changed)
+        self._retired = threading.Condition()
+        self.desk = Desk(
+            self._concurrency,
+            policy=self._policy,
+            now=time.monotonic,
+            lock=threading.Lock(),
+            changed=self._changed,
+        )
         self.pending = 0
         self.lost = 0
         self._looked = False
+
+    def _changed(self) -> None:
+        with self._retired:
+            self._retired.notify_all()
+        if self._tell is not None:
+            self._tell()
+
+    def wait_idle(self, timeout_s: float) -> None:
+        """Wait until nothing is owned, in this thread."""
+        with self._retired:
+            self._retired.wait_for(lambda: self.idle, timeout_s)
 
     @property
     def audited(self) -> bool:
@@ -132,7 +171,22 @@ class Brokerage:
         )
         return authority, Trail(self.session, authority.principal)
 
-    def begin(self, authority: Authority) -> None:
+    def check(self, trail: Trail) -> None:
+        """Check that an activation may be used.
+
+        Raises:
+            UsageError: it was not entered, or in another process than this one.
+        """
+        if trail.desk is None:
+            raise UsageError("the activation is not open", hint="use it in a `with` block", code="not-entered")
+        if trail.desk is not self.desk:
+            raise UsageError(
+                "this activation was entered before fork() and does not work in the child; the parent is unharmed",
+                hint="enter another one after the fork",
+                code="forked-activation",
+            )
+
+    def begin(self, authority: Authority, trail: Trail) -> None:
         """Let an activation begin; its deadline counts from now.
 
         Raises:
@@ -141,6 +195,7 @@ class Brokerage:
         authority.deadline += self.desk.now()
         if not self.desk.enter(authority):
             raise UsageError("this broker was shut down", code="broker-closed", hint="make another one")
+        trail.desk = self.desk
 
     # --- attempts
 
@@ -222,7 +277,8 @@ class Brokerage:
 
     def refused(self, made: Effort, error: BaseException) -> Rejected:
         """Say why an attempt may not go out that could not be recorded; an intent that may stand is ended later."""
-        if isinstance(error, CommitUnknown):
+        intended = made.entry is not None and made.entry.intended
+        if intended or isinstance(error, CommitUnknown):
             self.expect(made)
         return rejected("audit-unavailable", error=type(error).__name__)
 
