@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -56,6 +57,7 @@ _PUBLIC: Final = tuple(map(IPv6Network, ("2000::/3", "::ffff:0:0/96", "64:ff9b::
 _NUMBER: Final = re.compile(r"\d+|0[xX][0-9a-fA-F]*")
 
 
+@lru_cache(1024)
 def literal(host: str) -> Address | None:
     """Return the address that a host is written as, None for a name."""
     try:
@@ -70,6 +72,7 @@ def disguised(host: str) -> bool:
     return literal(host) is None and _NUMBER.fullmatch(last) is not None
 
 
+@lru_cache(1024)
 def special(address: Address) -> str | None:
     """Say why an address needs to be opened by name (`loopback`, `private`, …); None: it is a public one."""
     if isinstance(address, IPv6Address):

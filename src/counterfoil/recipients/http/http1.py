@@ -14,6 +14,19 @@ from counterfoil.recipients.http.urls import Url
 CLOSE: Final = (("Connection", "close"),)
 
 
+def framed(method: str, url: Url, headers: Headers, *, body: bytes) -> Headers:
+    """Put what routes and frames a request around its headers."""
+    length = () if not body and method not in {"POST", "PUT", "PATCH"} else (("Content-Length", str(len(body))),)
+    return (("Host", url.authority), *headers, *length, *CLOSE)
+
+
+def bytes_of(method: str, url: Url, headers: Headers, *, body: bytes) -> int:
+    """Count the bytes of a request, without making it."""
+    lines = framed(method, url, headers, body=body)
+    line = len(method) + len(url.wire) + len("  HTTP/1.1\r\n")
+    return line + sum(len(name) + len(value) + len(": \r\n") for name, value in lines) + len("\r\n") + len(body)
+
+
 class Http1(Talk):
     """HTTP/1.1, one request for each connection."""
 
@@ -27,8 +40,7 @@ class Http1(Talk):
 
     def head(self, method: str, url: Url, *, headers: Headers, body: bytes) -> bytes:
         """Return the request's head; the body follows it as it is."""
-        length = () if not body and method not in {"POST", "PUT", "PATCH"} else (("Content-Length", str(len(body))),)
-        lines = (("Host", url.authority), *headers, *length, *CLOSE)
+        lines = framed(method, url, headers, body=body)
         encoded: list[tuple[bytes, bytes]] = [(name.encode(), value.encode("latin-1")) for name, value in lines]
         head = self._state.send(h11.Request(method=method, target=url.wire, headers=encoded))
         assert head is not None

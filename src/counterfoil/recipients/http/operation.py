@@ -14,12 +14,10 @@ from counterfoil.protocol.unaskable import UNASKABLE
 from counterfoil.recipients.http import blocking
 from counterfoil.recipients.http.authority import CodeAuthority
 from counterfoil.recipients.http.exchange import Exchange
-from counterfoil.recipients.http.facts import Facts
 from counterfoil.recipients.http.look_ups import Question
 from counterfoil.recipients.http.meaning import READS
 from counterfoil.recipients.http.refusal import Refused
 from counterfoil.recipients.http.request import Given, Request
-from counterfoil.recipients.http.talk import Limits
 
 if TYPE_CHECKING:
     from counterfoil.recipients.http.recipient import HTTP
@@ -121,10 +119,9 @@ class Operation:
             headers = request.resolved(None, credentials=True)
         except Refused:
             return None
-        from counterfoil.recipients.http.http1 import Http1
+        from counterfoil.recipients.http.http1 import bytes_of
 
-        head = Http1(Facts(), Limits()).head(request.method, request.url, headers=headers, body=request.body)
-        return len(head) + len(request.body)
+        return bytes_of(request.method, request.url, headers, body=request.body)
 
     # --- now
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -60,6 +61,7 @@ class Url:
         return f"{self.origin}{self.wire}"
 
 
+@lru_cache(1024)
 def parse(text: str) -> Url:
     """Take an absolute URL apart.
 
