@@ -289,11 +289,11 @@ async def test_a_body_that_raises_is_called_again_later_and_later(make, colour):
     async with make(clock=clock) as life:
         work = recovery(life, colour, raising, told=lambda event, run, what: told.append((event, type(what).__name__)))
         for wait_s in (1.0, 2.0, 4.0):
-            work._search._next_s = 0.0
+            work.search._next_s = 0.0
             assert await begun(work, colour) == 1
             await eventually(lambda: not work._active)
             clock.advance(wait_s - 0.1)
-            work._search._next_s = 0.0
+            work.search._next_s = 0.0
             assert await begun(work, colour) == 0
             assert work.idle
             clock.advance(0.2)
@@ -308,7 +308,7 @@ async def test_runs_of_other_bodies_and_of_the_living_are_left_alone(make, colou
             await living.execute("theirs", of(colour, raising), "theirs")
         work = recovery(life, colour, raising)
         for _ in range(3):
-            work._search._next_s = 0.0
+            work.search._next_s = 0.0
             await begun(work, colour)
             await eventually(lambda: not work._active)
         assert LOG == ["begin theirs"]
@@ -316,9 +316,9 @@ async def test_runs_of_other_bodies_and_of_the_living_are_left_alone(make, colou
         # What it has learnt about them it forgets when they are finished.
         await living.run("theirs").finish()
         await living.run("other").finish()
-        work._search._next_s = 0.0
+        work.search._next_s = 0.0
         assert await begun(work, colour) == 0
-        assert (work._search._carriers, work._search._foreign) == ({}, set())
+        assert (work.search._carriers, work.search._foreign) == ({}, set())
 
 
 # --- quarantine

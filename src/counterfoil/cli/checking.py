@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import click
 
 import counterfoil
-from counterfoil.cli import health, shapes
+from counterfoil.cli import health, shapes, timeline
 from counterfoil.cli.output import STYLES, Column, document, line, say, table
 from counterfoil.cli.places import Place, placed, showing
 from counterfoil.cli.text import command, escaped, value
@@ -38,7 +38,8 @@ def verify(place: Place, *, run_id: str | None, log: TextIO | None, source: Text
     """Check whether what is on record may have come about, of the whole ledger or of one run.
 
     With a recipient's log: whether anything was done twice, is on record and was not done, or was done and is
-    not on record. The exit code is 1 when something is found.
+    not on record. The exit code is 1 when something is found. What a changed body no longer asked for is shown, and
+    is no finding.
     """
     items = None if log is None else [_item(number, text) for number, text in enumerate(log, 1) if text.strip()]
     written = functools.partial(value, shown=place.shown)
@@ -52,11 +53,16 @@ def verify(place: Place, *, run_id: str | None, log: TextIO | None, source: Text
     else:
         namespace, by_run, own = _read_export(source)
         chosen = by_run if run_id is None else {run_id: by_run.get(run_id, [])}
-        checked, found = _check(Checker(namespace, items, written=written), chosen.items(), own=own, one=run_id)
+        checker = Checker(namespace, items, written=written)
+        checked, found = _check(checker, chosen.items(), own=own, one=run_id)
     if place.as_json:
-        document({"runs": checked, "findings": [shapes.finding(each) for each in found]})
+        said = [{"run": run, "unasked": list(heads)} for run, heads in checker.unasked.items()]
+        document({"runs": checked, "findings": [shapes.finding(each) for each in found], "remarks": said})
     else:
         _tell(found)
+        for run, heads in checker.unasked.items():
+            for head in heads:
+                line(f"run {escaped(run)}: the body that ended it no longer asked for {timeline.said(head)}")
         say(f"{_counted(checked, 'run')} checked, {_counted(len(found), 'finding')}")
     click.get_current_context().exit(1 if found else 0)
 

@@ -12,6 +12,7 @@ from counterfoil.cli.places import Place
 from counterfoil.cli.text import clock, command, escaped, operands, since, value, when
 from counterfoil.outcomes import Accepted, Evidence
 from counterfoil.ports.ledger import Ledger, Owners
+from counterfoil.protocol import slots
 from counterfoil.runtime.views import EffectView, RecordView
 
 KNOWN: Final = {
@@ -70,6 +71,48 @@ def last_attempt(records: Sequence[RecordView], view: EffectView) -> Last:
         released=bodies.get("released", {}).get("why"),
         restored=bool(bodies.get("intent", {}).get("restored")),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What is on record of a run's body beside what it did.
+
+    Args:
+        deaths: of a quarantine that stands: lives in a row that ended with it; None: none stands.
+        unasked: what is on record that the body which ended the run did not ask for.
+    """
+
+    deaths: int | None
+    unasked: tuple[str, ...]
+
+
+def carried(records: Sequence[RecordView]) -> Carried:
+    """Look up what is on record of a run's body."""
+    deaths: int | None = None
+    unasked: tuple[str, ...] = ()
+    for record in records:
+        body: dict[str, Any] = record.body if isinstance(record.body, dict) else {}
+        if record.slot == slots.FINISHED:
+            unasked = tuple(body.get("unasked", ()))
+        elif record.slot.startswith("run/quarantine/"):
+            deaths = None if record.phase == "lifted" else body.get("deaths", 0)
+    return Carried(deaths=deaths, unasked=unasked)
+
+
+def said(head: str) -> str:
+    """Say what a head of slots is: `effect charge`, `sleep nap`, `wait paid, 1`."""
+    what = head.split("/")[1 if head.startswith("park/") else 0]
+    return f"{what} {', '.join(escaped(name) for name in slots.names_in(head))}"
+
+
+def write_carried(place: Place, run_id: str, found: Carried) -> None:
+    """Write what a person should know about a run's body."""
+    if found.deaths is not None:
+        line(f"quarantined: {found.deaths} lives in a row ended while they carried its body", style=STYLES["error"])
+        words = ["lift", "--by", "YOU", "--reason", "WHY", *operands(run_id)]
+        line(f"  when that is mended: {command(*place.options(), *words)}")
+    for head in found.unasked:
+        line(f"no longer asked for by the body that ended the run: {said(head)}")
 
 
 def short(epoch: str) -> str:

@@ -142,6 +142,7 @@ def show(place: Place, *, run_id: str) -> None:
         lives = timeline.lives(runtime.ledger)
         namespace = runtime.namespace
     phases = {record.phase for record in records if record.kind == "durability/run"}
+    carried = timeline.carried(records)
     state = "pruned" if "tombstone" in phases else "finished" if "finished" in phases else "open"
     if place.as_json:
         document(
@@ -149,6 +150,8 @@ def show(place: Place, *, run_id: str) -> None:
                 "run": run_id,
                 "namespace": namespace,
                 "state": state,
+                "quarantined": carried.deaths,
+                "unasked": list(carried.unasked),
                 "records": [shapes.record(record, shown=place.shown) for record in records],
                 "effects": [shapes.effect(view, shown=place.shown) for view in found],
             }
@@ -159,6 +162,7 @@ def show(place: Place, *, run_id: str) -> None:
     timeline.write(records)
     if found:
         line()
+    timeline.write_carried(place, run_id, carried)
     for view in found:
         timeline.write_effect(place, view, last=timeline.last_attempt(records, view), lives=lives)
 

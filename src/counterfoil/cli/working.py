@@ -135,6 +135,7 @@ def _work(place: Place, table: Mapping[str, Any], wanted: Wanted, *, progress: P
 
     with place.open() as runtime:
         recovery = Recovery(runtime, table, told=progress, **wanted.recovery())
+        recovery.search.again = not wanted.until_idle
         with _told_to_end(recovery.stop):
             while not recovery.stopping:
                 with _patient(wanted):
@@ -152,6 +153,7 @@ async def _work_async(place: Place, table: Mapping[str, Any], wanted: Wanted, *,
     loop = asyncio.get_running_loop()
     async with AsyncRuntime(place.checked(), namespace=place.namespace, owner=place.label()) as runtime:
         recovery = AsyncRecovery(runtime, table, told=progress, **wanted.recovery())
+        recovery.search.again = not wanted.until_idle
         for number in _SIGNALS:
             loop.add_signal_handler(number, recovery.stop)
         while not recovery.stopping:

@@ -52,6 +52,9 @@ class Checker:
         namespace: the scope that effect keys are derived from.
         items: the recipient's log, or None.
         written: how a finding writes an item or a proof; redacted by default.
+
+    Attributes:
+        unasked: by run, heads of slots that the body which ended it no longer asked for: no finding, but worth knowing.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Checker:
             if item.item not in of_key:
                 of_key.append(item.item)
         self._known: set[str] = set()
+        self.unasked: dict[str, tuple[str, ...]] = {}
 
     def ledger(self, found: Sequence[Record]) -> list[Finding]:
         """Check the ledger's own records."""
@@ -76,6 +80,8 @@ class Checker:
         """Check the records of one run, as the ledger reads them."""
         checked = RunCheck(self.namespace, run, found)
         findings = checked.findings
+        if checked.unasked:
+            self.unasked[run] = checked.unasked
         if self._judged:
             for key, claims in self._claims(checked).items():
                 self._known.add(key)

@@ -140,6 +140,12 @@ class RunCheck:
             if name not in self._unsound:
                 self._check_effect(name, of_effect)
 
+    @property
+    def unasked(self) -> tuple[str, ...]:
+        """What is on record that the body which ended the run did not ask for."""
+        ended = self._sound.get(slots.FINISHED)
+        return () if ended is None else ended.body.unasked
+
     def _say(self, broken: str, record: Record, text: str) -> None:
         """Note a finding; `broken` is the rule and the code."""
         rule, _, code = broken.partition(" ")

@@ -7,6 +7,7 @@ left alone until it is proved to be gone. `counterfoil work` is this in a proces
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -34,6 +35,7 @@ Told = Callable[[str, str, Any], None]
 
 AT_ONCE_MAX: Final = 1000
 _LOOK_S: Final = 0.2
+_LIFTED_S: Final = 5.0
 _AGAIN_FIRST_S: Final = 1.0
 _AGAIN_LAST_S: Final = 300.0
 
@@ -54,6 +56,9 @@ class Search:
         bodies: those that may be resumed.
         deaths_max: when a run is quarantined.
         told: hears what happens.
+
+    Attributes:
+        again: whether a body that raised is called again, later and later.
     """
 
     def __init__(self, session: Session, bodies: Bodies, *, deaths_max: int, told: Told) -> None:
@@ -63,6 +68,7 @@ class Search:
         self._table = arguments.body_table(bodies)
         self.deaths_max = deaths_max
         self.told = told
+        self.again = True
         self._carriers: dict[str, str] = {}
         self._foreign: set[str] = set()
         self._quarantined: set[str] = set()
@@ -122,6 +128,8 @@ class Search:
         """Remember why a run was not claimed."""
         carrier = carry.carrier_of(history)
         if carrier is not None and carrier.quarantine:
+            # Looked at again from time to time: a person may lift it.
+            self._again[history.run] = (self._session.clock.monotonic() + _LIFTED_S, _AGAIN_FIRST_S / 2)
             if history.run not in self._quarantined:
                 self._quarantined.add(history.run)
                 self.told("quarantined", history.run, carrier.deaths)
@@ -130,10 +138,10 @@ class Search:
         return _Left()
 
     def ended(self, run_id: str, result: Any) -> None:
-        """Tell of an end; a body that raised is called again, later and later."""
+        """Tell of an end."""
         if isinstance(result, BaseException):
             _, wait_s = self._again.get(run_id, (0.0, _AGAIN_FIRST_S / 2))
-            wait_s = min(wait_s * 2, _AGAIN_LAST_S)
+            wait_s = min(wait_s * 2, _AGAIN_LAST_S) if self.again else math.inf
             self._again[run_id] = (self._session.clock.monotonic() + wait_s, wait_s)
             self.told("raised", run_id, result)
         else:
@@ -166,7 +174,7 @@ class Recovery:
     ) -> None:
         self._runtime = runtime
         self._session = runtime._session
-        self._search = Search(self._session, bodies, deaths_max=deaths_max, told=told)
+        self.search = Search(self._session, bodies, deaths_max=deaths_max, told=told)
         self._at_once = _at_once(at_once)
         self._changed = threading.Condition()
         self._active: dict[str, Run | None] = {}
@@ -180,12 +188,12 @@ class Recovery:
     @property
     def idle(self) -> bool:
         """Whether no body runs, and the last look found nothing to resume."""
-        return not self._active and self._search.dry
+        return not self._active and self.search.dry
 
     def once(self) -> dict[str, Any]:
         """Resume what is left behind now; return results and exceptions by run when all have ended."""
         results: dict[str, Any] = {}
-        for run_id in self._search.candidates():
+        for run_id in self.search.candidates():
             if self._at_once == 1:
                 self._one(run_id, results)
             elif not self._begin(run_id, results, wait=True):
@@ -198,7 +206,7 @@ class Recovery:
         """Begin to resume what is left behind, as far as there is room; return how many were begun."""
         with self._changed:
             room = self._at_once - len(self._active)
-        return sum(self._begin(run_id, {}, wait=False) for run_id in self._search.take(room))
+        return sum(self._begin(run_id, {}, wait=False) for run_id in self.search.take(room))
 
     def wait(self, seconds: float) -> None:
         """Wait until a body ends or it is time to stop, for so many seconds at most."""
@@ -252,26 +260,26 @@ class Recovery:
                 return
             except Exception as error:  # noqa: BLE001 - what one run meets must not stop the others
                 results[run_id] = error
-            self._search.ended(run_id, results[run_id])
+            self.search.ended(run_id, results[run_id])
 
     def _carry(self, run: Run) -> Any:
         run._load()
-        body, args = self._search.body_of(run._state.history)
+        body, args = self.search.body_of(run._state.history)
         with self._changed:
             if self.stopping:
                 raise _Left
             if run.id in self._active:
                 self._active[run.id] = run
-        if not run._drive(lambda scope: carry.claim(scope, deaths_max=self._search.deaths_max)):
-            raise self._search.refused(run._state.history)
-        self._search.told("resumed", run.id, None)
+        if not run._drive(lambda scope: carry.claim(scope, deaths_max=self.search.deaths_max)):
+            raise self.search.refused(run._state.history)
+        self.search.told("resumed", run.id, None)
         try:
             return self._runtime._carried(run, body, args, stopped=self._stop.is_set)
         except RunCancelled:
             if not self._stop.is_set():
                 raise
         run._drive(carry.let_go)
-        self._search.told("released", run.id, None)
+        self.search.told("released", run.id, None)
         raise _Left
 
 
@@ -289,7 +297,7 @@ class AsyncRecovery:
     ) -> None:
         self._runtime = runtime
         self._session = runtime._session
-        self._search = Search(self._session, bodies, deaths_max=deaths_max, told=told)
+        self.search = Search(self._session, bodies, deaths_max=deaths_max, told=told)
         self._at_once = _at_once(at_once)
         self._active: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, AsyncRun] = {}
@@ -303,13 +311,13 @@ class AsyncRecovery:
     @property
     def idle(self) -> bool:
         """Whether no body runs, and the last look found nothing to resume."""
-        return not self._active and self._search.dry
+        return not self._active and self.search.dry
 
     async def once(self) -> dict[str, Any]:
         """Resume what is left behind now; return results and exceptions by run when all have ended."""
         results: dict[str, Any] = {}
         try:
-            for run_id in await self._runtime._driver.blocking(self._search.candidates):
+            for run_id in await self._runtime._driver.blocking(self.search.candidates):
                 if self._at_once == 1:
                     await self._one(run_id, results)
                     continue
@@ -327,7 +335,7 @@ class AsyncRecovery:
     async def begin(self) -> int:
         """Begin to resume what is left behind, as far as there is room; return how many were begun."""
         room = self._at_once - len(self._active)
-        found: list[str] = await self._runtime._driver.blocking(lambda: self._search.take(room))
+        found: list[str] = await self._runtime._driver.blocking(lambda: self.search.take(room))
         if self._stop.is_set():
             return 0
         for run_id in found:
@@ -375,14 +383,14 @@ class AsyncRecovery:
                 return
             except Exception as error:  # noqa: BLE001 - what one run meets must not stop the others
                 results[run_id] = error
-            self._search.ended(run_id, results[run_id])
+            self.search.ended(run_id, results[run_id])
 
     async def _carry(self, run: AsyncRun) -> Any:
         await run._load()
-        body, args = self._search.body_of(run._state.history)
-        if not await run._drive(lambda scope: carry.claim(scope, deaths_max=self._search.deaths_max)):
-            raise self._search.refused(run._state.history)
-        self._search.told("resumed", run.id, None)
+        body, args = self.search.body_of(run._state.history)
+        if not await run._drive(lambda scope: carry.claim(scope, deaths_max=self.search.deaths_max)):
+            raise self.search.refused(run._state.history)
+        self.search.told("resumed", run.id, None)
         if run.id in self._active:
             self._runs[run.id] = run
         try:
@@ -396,7 +404,7 @@ class AsyncRecovery:
             task.uncancel()
         with suppress(RunCancelled):
             await self._runtime.run(run_id)._drive(carry.let_go)
-            self._search.told("released", run_id, None)
+            self.search.told("released", run_id, None)
 
 
 def _at_once(number: int) -> int:
