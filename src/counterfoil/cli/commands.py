@@ -15,6 +15,8 @@ import counterfoil
 from counterfoil.cli import acting, checking, viewing
 from counterfoil.cli.auditing import audit_client
 from counterfoil.cli.demo.command import demo
+from counterfoil.cli.dispatch import dispatch
+from counterfoil.cli.outboxing import outbox
 from counterfoil.cli.output import say
 from counterfoil.cli.simulating import simulate
 from counterfoil.cli.working import lift, work
@@ -121,6 +123,8 @@ for _command in (
     checking.export,
     work,
     lift,
+    outbox,
+    dispatch,
     acting.prune,
     acting.accept_restore,
     acting.migrate,

@@ -366,6 +366,13 @@ class OutboxView(Protocol):
 class HasOutbox(Protocol):
     """A ledger in a database that the application writes to."""
 
-    def outbox(self, *, clock: Callable[[], float] | None = None) -> tuple[OutboxStore, OutboxView]:
-        """Open the outbox beside the ledger, making its tables if they are not there."""
+    def outbox(
+        self, *, clock: Callable[[], float] | None = None, create: bool = True
+    ) -> tuple[OutboxStore, OutboxView]:
+        """Open the outbox beside the ledger, making its tables if they are not there.
+
+        Args:
+            clock: seconds since 1970; None: the database's own.
+            create: False: refuse where there are none, or older ones.
+        """
         ...

@@ -20,12 +20,15 @@ class Opened:
         url_or_runtime: a ledger's URL, or a runtime (either colour), whose ledger is then used while it is open.
         namespace: scope of keys; None: the ledger's own, or the runtime's.
         clock: where the time comes from; None: the system's, or the runtime's.
+        create: False: refuse a ledger that has no outbox yet.
 
     Raises:
         UsageError: the URL is wrong; nothing was opened.
     """
 
-    def __init__(self, url_or_runtime: Any, *, namespace: str | None = None, clock: Any = None) -> None:
+    def __init__(
+        self, url_or_runtime: Any, *, namespace: str | None = None, clock: Any = None, create: bool = True
+    ) -> None:
         found = getattr(url_or_runtime, "_session", None)
         self._session: Session | None = found if isinstance(found, Session) else None
         self._owned = self._session is None
@@ -35,6 +38,7 @@ class Opened:
             self._session = Session(url_or_runtime, namespace=namespace, owner=None, clock=clock)
         elif namespace is not None or clock is not None:
             raise UsageError("namespace and clock are those of the runtime that was given")
+        self._create = create
         self._lock = threading.Lock()
         self._parts: tuple[OutboxStore, OutboxView] | None = None
 
@@ -63,7 +67,7 @@ class Opened:
             if self._owned:
                 session.open()
             try:
-                self._parts = _outbox_of(session)
+                self._parts = _outbox_of(session, create=self._create)
             except BaseException:
                 if self._owned:
                     session.close()
@@ -103,11 +107,11 @@ class Opened:
             self.session.close()
 
 
-def _outbox_of(session: Session) -> tuple[OutboxStore, OutboxView]:
+def _outbox_of(session: Session, *, create: bool) -> tuple[OutboxStore, OutboxView]:
     ledger = session.ledger
     if not isinstance(ledger, HasOutbox):
         raise UsageError(
             f"{type(ledger).__name__} has no outbox",
             hint="an outbox stands in the application's own database: sqlite:///… or postgresql://…",
         )
-    return ledger.outbox(clock=session.clock.time if session.virtual else None)
+    return ledger.outbox(clock=session.clock.time if session.virtual else None, create=create)

@@ -32,13 +32,16 @@ class Outbox:
         url_or_runtime: the URL of the application's database, or an open runtime.
         namespace: scope of keys; None: the ledger's own.
         clock: where the time comes from; None: the system's.
+        create: False: refuse a ledger that has no outbox yet, instead of making its tables.
 
     Raises:
         UsageError: the URL is wrong; nothing was opened.
     """
 
-    def __init__(self, url_or_runtime: Any, *, namespace: str | None = None, clock: Any = None) -> None:
-        self.opened = Opened(url_or_runtime, namespace=namespace, clock=clock)
+    def __init__(
+        self, url_or_runtime: Any, *, namespace: str | None = None, clock: Any = None, create: bool = True
+    ) -> None:
+        self.opened = Opened(url_or_runtime, namespace=namespace, clock=clock, create=create)
         self._finalize = weakref.finalize(self, self.opened.close)
 
     def __enter__(self) -> Self:

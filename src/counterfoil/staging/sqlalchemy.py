@@ -26,7 +26,9 @@ def check(connection: Any, ledger: Any) -> None:
     Raises:
         UsageError: there is no open transaction, or it is another database.
     """
-    if not isinstance(connection, (Connection, Session, scoped_session)) and not is_async(connection):
+    if isinstance(connection, (scoped_session, async_scoped_session)):
+        connection = connection()
+    if not isinstance(connection, (Connection, Session)) and not is_async(connection):
         raise no_connection(connection)
     if not connection.in_transaction():
         raise no_transaction(_BEGIN)

@@ -220,14 +220,18 @@ class SqliteLedger:
             finally:
                 self._transactions.forget()
 
-    def outbox(self, *, clock: Callable[[], float] | None = None) -> tuple[SqliteOutbox, SqliteOutboxView]:
+    def outbox(
+        self, *, clock: Callable[[], float] | None = None, create: bool = True
+    ) -> tuple[SqliteOutbox, SqliteOutboxView]:
         """Open the outbox in the same database, making its tables, durably, if they are not there.
 
         Args:
             clock: seconds since 1970; None: the machine's.
+            create: False: refuse where there are none, or older ones.
 
         Raises:
             LedgerReadOnly: they would have to be made, and the database cannot be written.
+            UsageError: they are not there, or older, and are not to be made.
         """
         from counterfoil.ledgers.sqlite.outbox import SqliteOutbox
         from counterfoil.ledgers.sqlite.outbox_view import SqliteOutboxView
@@ -238,6 +242,7 @@ class SqliteLedger:
             reader=self._reader,
             checkpoints=self._checkpoints,
             clock=clock,
+            create=create,
         )
         return store, SqliteOutboxView(store, reader=self._reader)
 

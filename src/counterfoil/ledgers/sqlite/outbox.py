@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from counterfoil.errors import UsageError
 from counterfoil.ledgers.sqlite import outbox_schema, outbox_staging
 from counterfoil.ledgers.sqlite.checkpoints import Checkpoints
 from counterfoil.ledgers.sqlite.database import Database
@@ -81,10 +82,12 @@ class SqliteOutbox:
         reader: how it is read.
         checkpoints: told of every commit.
         clock: seconds since 1970; None: the machine's, which is the database's too.
+        create: False: refuse where there are no tables, or older ones.
 
     Raises:
         LedgerReadOnly: its tables would have to be made, and the database cannot be written.
         LedgerUnavailable: a newer version has made them.
+        UsageError: they are not there, or older, and are not to be made.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class SqliteOutbox:
         reader: Reader,
         checkpoints: Checkpoints,
         clock: Callable[[], float] | None = None,
+        create: bool = True,
     ) -> None:
         self._database = database
         self._transactions = transactions
@@ -105,6 +109,11 @@ class SqliteOutbox:
         version = reader.query(outbox_schema.version_of)
         outbox_schema.refuse_newer(version)
         if version < len(outbox_schema.MIGRATIONS):
+            if not create:
+                raise UsageError(
+                    "there is no outbox in this ledger" if version == 0 else "the outbox is older than this version",
+                    hint="an application makes it, or `counterfoil outbox migrate`",
+                )
             self.write(outbox_schema.apply)
 
     def staging(self, intents: Sequence[NewIntent], *, now: float | None = None) -> Staging:
