@@ -255,8 +255,8 @@ class Brokerage:
         return made
 
     def name(self, trail: Trail, asked: Proposed) -> str:
-        """Name an operation in its activation's run."""
-        return auditing.name_of(asked.proposal, next(trail.numbers))
+        """Name an operation in its activation's run; without an audit nobody needs a name."""
+        return auditing.name_of(asked.proposal, next(trail.numbers)) if self.audited else ""
 
     # --- the audit
 

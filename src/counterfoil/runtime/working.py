@@ -70,9 +70,9 @@ class Work:
 
     def checker(self, value: Any) -> Callable[[], Any] | None:
         """Return what asks the operation's `verify` about what a function returned; None: nobody is to be asked."""
-        verify = getattr(self.operation, "verify", None)
-        proof = self._proof(value)
-        if verify is None or isinstance(proof, Uncertain):
+        verify: Any = getattr(self.operation, "verify", None)
+        proof = None if verify is None else self._proof(value)
+        if proof is None or isinstance(proof, Uncertain):
             return None
         given = arguments(verify, (proof.proof,), self.context)
         return lambda: verify(*given)
