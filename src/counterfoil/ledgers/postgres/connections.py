@@ -37,10 +37,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     Attributes:
         give_up: when to stop waiting for an answer (`time.monotonic`).
         wait_cancelled: whether a commit was told not to wait for its standby.
+        fresh_until: until when it counts as alive, since it has just answered.
     """
 
     give_up: float = 0.0
     wait_cancelled: bool = False
+    fresh_until: float = 0.0
 
     @classmethod
     def open(cls, conninfo: str) -> Self:
@@ -65,7 +67,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     @property
     def stale(self) -> bool:
-        """Whether the server has ended it while nobody used it."""
+        """Whether the server has ended it while nobody used it for a while."""
+        if time.monotonic() < self.fresh_until:
+            return False
         poll = select.poll()
         poll.register(self.pgconn.socket, _READ)
         if not poll.poll(0):

@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from threading import BoundedSemaphore
+from threading import Condition
 from typing import Final, TypeVar
 
 import psycopg
@@ -27,6 +27,8 @@ C = TypeVar("C", bound=Connection)
 
 # How long a short restart of the server is waited for, in seconds.
 PATIENCE_S: Final = 10.0
+# A connection that answered so recently is not looked at again before it is used.
+FRESH_S: Final = 0.2
 _PAUSE_S: Final = 0.05
 
 
@@ -44,8 +46,11 @@ class Pool:
         self.timeout_s = timeout_s
         self._conninfo = conninfo
         self._process = os.getpid()
-        self._free: deque[Connection] = deque()
-        self._places = BoundedSemaphore(size)
+        # One item for each place that is free: its connection, or None where it has none yet. The last one used comes
+        # first. Taking and giving back need no lock; the condition is for those who wait.
+        self._free: deque[Connection | None] = deque([None] * size)
+        self._freed = Condition()
+        self._waiting = 0
         self._closed = False
         # Not at exit: a child would say goodbye to the server on connections that are its parent's.
         weakref.finalize(self, _close_all, self._free, self._process).atexit = False
@@ -77,25 +82,17 @@ class Pool:
         Raises:
             LedgerUnavailable: there is none in time; nothing was sent.
         """
-        give_up = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         self.usable()
-        if not self._places.acquire(timeout=max(0.0, give_up - time.monotonic())):
-            raise LedgerUnavailable(
-                f"all {self.size} connections of this process are busy",
-                code="ledger-busy",
-                hint="give the URL a larger pool=, or find what holds them",
-                effect_ran="no",
-            )
-        connection: Connection | None = None
+        give_up = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        connection = self._place(give_up)
         try:
-            connection = self._connection(give_up)
+            if connection is None or connection.stale:
+                connection = self._opened(give_up, connection)
             connection.give_up = give_up
             connection.wait_cancelled = False
             yield connection
         finally:
-            if connection is not None:
-                self._give_back(connection)
-            self._places.release()
+            self._give_back(connection)
 
     def read(self, work: Callable[[Connection], T], *, timeout_s: float | None = None) -> T:
         """Do work that records nothing, once more on a fresh connection if the first was stale.
@@ -143,6 +140,7 @@ class Pool:
 
     def keep(self, connection: Connection) -> None:
         """Take a spare connection in, before the pool is used."""
+        self._free.pop()
         self._give_back(connection)
 
     def close(self) -> None:
@@ -151,13 +149,30 @@ class Pool:
             self._closed = True
             _close_all(self._free, self._process)
 
-    def _connection(self, give_up: float) -> Connection:
+    def _place(self, give_up: float) -> Connection | None:
         with suppress(IndexError):
-            while True:
-                connection = self._free.pop()
-                if not connection.stale:
-                    return connection
-                connection.close()
+            return self._free.pop()
+        with self._freed:
+            self._waiting += 1
+            try:
+                # Whoever gives back looks for those who wait after he has put it there.
+                while not self._free:
+                    if not self._freed.wait(max(0.0, give_up - time.monotonic())):
+                        break
+                with suppress(IndexError):
+                    return self._free.pop()
+            finally:
+                self._waiting -= 1
+        raise LedgerUnavailable(
+            f"all {self.size} connections of this process are busy",
+            code="ledger-busy",
+            hint="give the URL a larger pool=, or find what holds them",
+            effect_ran="no",
+        )
+
+    def _opened(self, give_up: float, stale: Connection | None) -> Connection:
+        if stale is not None:
+            stale.close()
         patient_until = min(give_up, time.monotonic() + PATIENCE_S)
         while True:
             try:
@@ -179,20 +194,30 @@ class Pool:
             )
         return connection
 
-    def _give_back(self, connection: Connection) -> None:
+    def _give_back(self, connection: Connection | None) -> None:
         if self.inherited:
             return
-        if connection.idle and not self._closed:
-            self._free.append(connection)
-            return
-        lost = connection.closed or connection.broken
-        connection.close()
-        if lost:
-            # The others have most likely gone the same way.
-            _close_all(self._free, self._process)
+        if connection is not None and (self._closed or not connection.idle):
+            lost = connection.closed or connection.broken
+            connection.close()
+            connection = None
+            if lost:
+                # The others have most likely gone the same way.
+                _close_all(self._free, self._process)
+        if connection is not None:
+            connection.fresh_until = time.monotonic() + FRESH_S
+        self._free.append(connection)
+        if self._waiting:
+            with self._freed:
+                self._freed.notify()
 
 
-def _close_all(connections: deque[Connection], process: int) -> None:
-    while connections and os.getpid() == process:
-        with suppress(IndexError):
-            connections.pop().close()
+def _close_all(free: deque[Connection | None], process: int) -> None:
+    if os.getpid() != process:
+        return
+    for connection in list(free):
+        if connection is not None:
+            with suppress(IndexError, ValueError):
+                free.remove(connection)
+                free.appendleft(None)
+                connection.close()
