@@ -63,7 +63,7 @@ class PgBouncer:
     def remove(self) -> None:
         """End it and remove everything."""
         if self._process is not None:
-            self._process.end(signal.SIGINT)
+            self._process.end(signal.SIGTERM)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:

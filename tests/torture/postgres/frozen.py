@@ -26,6 +26,8 @@ from tests.torture.scenarios import MAIN, SCENARIOS
 AT_ONCE: Final = 6
 PATIENCE_S: Final = 120.0
 BEAT_S: Final = 0.2
+# Its body asks what was sent so far, and its owner may wake and send after that: then both are right.
+MOVING: Final = "settled"
 
 
 class Ice:
@@ -113,7 +115,9 @@ class Freezing:
         if any(said is None or said[0] == "broke" for said in self.said):
             return f"{self.point.run}: {self.said}"
         results = [said[1] for said in self.said]
-        return None if all(result == results[0] for result in results) else f"{self.point.run}: {self.said}"
+        if self.point.scenario == MOVING:
+            results = [result for result in results if result != ["nothing was sent"]]
+        return None if all(result == results[0] for result in results[1:]) else f"{self.point.run}: {self.said}"
 
     def end(self) -> None:
         """End both."""
