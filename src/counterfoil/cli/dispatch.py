@@ -32,9 +32,9 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def dispatch(place: Place, *, recipients: tuple[str, ...], until_idle: bool, **given: Any) -> None:
     """Deliver staged intents, until told to end.
 
-    RECIPIENTS is a recipient, a list or mapping of them, or a function that returns one of these; MODULE may be a
-    file. Any number of these processes share the work. SIGTERM and SIGINT drain: nothing more is taken, and what is in hand is
-    finished.
+    RECIPIENTS is a recipient, a list or mapping of them, or a function that returns one of these; MODULE may be
+    a file. Any number of these processes share the work. SIGTERM and SIGINT drain: nothing more is taken, and what
+    is in hand is finished.
     """
     known = [one for target in recipients for one in _recipients(target)]
     with place.open() as runtime, Dispatcher(runtime, known, owner=place.label(), **given) as dispatcher:
