@@ -360,6 +360,7 @@ class Fault:
         self.times = 10**9
         self.seen: list[tuple[str, bool, int]] = []
         self.meddling: list[tuple[str, Callable[[], None]]] = []
+        self.unreadable: Callable[[], BaseException] | None = None
 
     def refuse(
         self, *endings: str, error: Callable[[], BaseException], commits: bool = False, times: int = 10**9
@@ -369,6 +370,7 @@ class Fault:
 
     def heal(self) -> None:
         self.refused = ()
+        self.unreadable = None
 
     def before(self, ending: str, act: Callable[[], None]) -> None:
         """Let somebody else act right before the next append to such a slot."""
@@ -403,12 +405,18 @@ def faulty(ledger: Any, fault: Fault) -> Any:
 
         threading.Thread(target=work, daemon=True, name="faulty").start()
 
+    def read(namespace: str, run: str, after: int = 0) -> Any:
+        if fault.unreadable is not None:
+            raise fault.unreadable()
+        return ledger.read(namespace, run, after)
+
     methods = {
         name: staticmethod(getattr(ledger, name))
         for name in dir(ledger)
         if not name.startswith("_") and callable(getattr(ledger, name))
     }
-    made = type("Faulty", (), {**methods, "append": staticmethod(append), "submit": staticmethod(submit)})()
+    ours = {"append": staticmethod(append), "submit": staticmethod(submit), "read": staticmethod(read)}
+    made = type("Faulty", (), {**methods, **ours})()
     made.behind = ledger
     return made
 

@@ -66,6 +66,23 @@ async def test_an_intent_that_cannot_be_recorded_sends_nothing(broken, payee, co
         assert outcome == Accepted("item-1", "run")
 
 
+@pytest.mark.rule("E20")
+async def test_a_failed_read_where_somebody_elses_intent_stands_says_that_it_may_have_been_sent(
+    broken, make, payee, colour, fault
+):
+    async with broken() as life, make() as other, life.run("r") as run, other.run("r") as theirs:
+        await run.step("opened", lambda: 1)
+        with pytest.raises(EffectUnresolved):
+            await theirs.effect("pay", run=colour.handler(payee.pay_and_drop), reconcile=payee.never)
+        fault.unreadable = unavailable
+        with pytest.raises(LedgerUnavailable) as raised:
+            await run.effect("pay", run=payee.never, reconcile=payee.never)
+        assert raised.value.effect_ran == "unknown"
+        fault.heal()
+        outcome = await run.effect("pay", run=payee.never, reconcile=colour.handler(payee.find))
+        assert outcome == Accepted("item-1", "reconcile")
+
+
 # --- L3
 
 
