@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from counterfoil import HTTP, AsyncBroker, Broker, Grant
+from counterfoil import HTTP, AsyncBroker, AsyncRuntime, Broker, Grant, Runtime
 from counterfoil.testing.peers import FaultPeer
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -55,6 +55,9 @@ class Scene:
 
     def __init__(self, colour: str) -> None:
         self.colour = colour
+
+    def runtime(self, url: str) -> Any:
+        return (Runtime if self.colour == "blocking" else AsyncRuntime)(url)
 
     def broker(self, runtime: Any = None, **options: Any) -> Any:
         return (Broker if self.colour == "blocking" else AsyncBroker)(runtime, **options)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from counterfoil import HTTP, Accepted, Failed, Rejected, Uncertain
+from counterfoil import HTTP, Accepted, Failed, Rejected, Runtime, Uncertain
 from counterfoil.testing.peers import Answer, CutBody, CutHead, Drop, FaultPeer, Hang, Move, Trickle, redirect
 from tests.wire.scene import Scene, Seat, grant
 
@@ -59,27 +60,44 @@ async def call(seat: Seat, peer: FaultPeer, number: int, seed: random.Random) ->
         return None
 
 
-@pytest.mark.rule("B2", "B4", "B5", "B6", "H1", "O2")
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_whatever_happens_the_outcome_agrees_with_the_peer(scene: Scene, seed: int) -> None:
+@pytest.mark.rule("B2", "B4", "B5", "B6", "B8", "H1", "O2")
+@pytest.mark.parametrize(("seed", "audit"), [(1, "off"), (2, "required")])
+async def test_whatever_happens_the_outcome_agrees_with_the_peer(
+    scene: Scene, tmp_path: Path, seed: int, audit: str
+) -> None:
     chance = random.Random(f"{seed}{scene.colour}")
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
     with FaultPeer([misbehaves(chance) for _ in range(CALLS)]) as peer:
-        broker = scene.broker(concurrency=AT_ONCE)
-        outcomes: list[Any] = []
-        for _ in range(3):
-            async with scene.seat(grant(f"{peer.url}/"), broker=broker) as seat:
-                numbers = range(len(outcomes), len(outcomes) + CALLS // 3)
-                calls = asyncio.gather(*(call(seat, peer, number, chance) for number in numbers))
-                if chance.random() < 0.5:
-                    await asyncio.sleep(chance.random() * 0.1)
-                    await seat.revoke()
-                outcomes += await calls
-        await asyncio.to_thread(peer.until, lambda _: broker.report().idle)
-        report = broker.report()
-        async with scene.seat(grant(f"{peer.url}/"), broker=broker) as seat:
-            assert await seat.perform(HTTP().post(f"{peer.url}/last", json={}), timeout_s=0.2) is not None
-    assert (report.permits, report.waiting, report.cleaning) == (0, 0, 0)
+        async with scene.entered(scene.runtime(url)) as runtime:
+            broker = scene.broker(None if audit == "off" else runtime, audit=audit, concurrency=AT_ONCE)
+            outcomes: list[Any] = []
+            for _ in range(3):
+                async with scene.seat(grant(f"{peer.url}/"), broker=broker) as seat:
+                    numbers = range(len(outcomes), len(outcomes) + CALLS // 3)
+                    calls = asyncio.gather(*(call(seat, peer, number, chance) for number in numbers))
+                    if chance.random() < 0.5:
+                        await asyncio.sleep(chance.random() * 0.1)
+                        await seat.revoke()
+                    outcomes += await calls
+            await asyncio.to_thread(peer.until, lambda _: broker.report().idle)
+            report = broker.report()
+        if audit != "off":
+            audited(url, outcomes, peer)
+    assert (report.permits, report.waiting, report.cleaning, report.records_lost) == (0, 0, 0, 0)
     judge(outcomes, peer)
+
+
+def audited(url: str, outcomes: list[Any], peer: FaultPeer) -> None:
+    """Compare what is on record with what callers were told; a cancelled caller was told nothing."""
+    with Runtime(url) as runtime:
+        recorded = Counter(view.state for view in runtime.effects())
+        assert all(view.state == "finished" for view in runtime.runs())
+    told = Counter(type(outcome).__name__.lower() for outcome in outcomes if outcome is not None)
+    untold = outcomes.count(None)
+    for state in ("accepted", "failed", "uncertain"):
+        assert told[state] <= recorded[state] <= told[state] + untold
+    assert recorded["unresolved"] == 0
+    assert recorded.total() >= len({request.target for request in peer.requests})
 
 
 def judge(outcomes: list[Any], peer: FaultPeer) -> None:

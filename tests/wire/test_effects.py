@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil import HTTP, AsyncRuntime, Contract, EffectUnresolved, LookUp, Runtime, Uncertain
+from counterfoil import HTTP, Contract, EffectUnresolved, LookUp, Uncertain
 from counterfoil.testing.peers import Answer, Drop, FaultPeer, Move, Request
 from tests.wire.scene import Scene
 
@@ -16,8 +16,7 @@ pytestmark = pytest.mark.rule("O6", "E2")
 
 async def paid(scene: Scene, url: str, http: HTTP) -> Any:
     """Ask for the effect in a life of its own."""
-    runtime: Any = (Runtime if scene.colour == "blocking" else AsyncRuntime)(url)
-    async with scene.entered(runtime) as life, scene.entered(life.run("order-42")) as run:
+    async with scene.entered(scene.runtime(url)) as life, scene.entered(life.run("order-42")) as run:
         found = run.effect("pay", http.post("/charges", json={"cents": 700}))
         return found if scene.colour == "blocking" else await found
 

@@ -255,8 +255,9 @@ class Brokerage:
         return made
 
     def name(self, trail: Trail, asked: Proposed) -> str:
-        """Name an operation in its activation's run; without an audit nobody needs a name."""
-        return auditing.name_of(asked.proposal, next(trail.numbers)) if self.audited else ""
+        """Name an operation in its activation's run. Its key is made of it, so that no two may have the same."""
+        number = next(trail.numbers)
+        return auditing.name_of(asked.proposal, number) if self.audited else str(number)
 
     # --- the audit
 
