@@ -189,6 +189,21 @@ async def test_a_look_up_that_does_not_answer_the_question_proves_nothing(life, 
         assert [request.method for request in peer.requests] == ["POST", "GET", "GET"]
 
 
+@pytest.mark.rule("H8", "O5")
+async def test_of_several_found_none_is_ours_unless_the_contract_says_which(life):
+    contract = Contract(name="c", look_up=LookUp(url="/items", items="", proof="/id"))
+    found: list[dict[str, int]] = [{"id": 1}, {"id": 2}]
+    with FaultPeer(lambda request: Answer(200, json=found) if request.method == "GET" else Drop()) as peer:
+        post = HTTP("p", base_url=peer.url, contract=contract).post("/items", json={})
+        async with life() as runtime, runtime.run("r") as run:
+            for reason in ("run-failed", "reconcile-failed"):
+                with pytest.raises(EffectUnresolved) as caught:
+                    await run.effect("e", post)
+                assert caught.value.reason == reason
+            del found[1]
+            assert (await run.effect("e", post)).proof == 1
+
+
 @pytest.mark.rule("H8", "E2")
 async def test_a_look_up_may_ask_for_one_thing_by_what_the_request_says(life):
     contract = Contract(
