@@ -10,7 +10,9 @@ import counterfoil
 from tests.docs.pages import FILE, LANGUAGES, ROOT, Reader, all_pages, blocks_of, fits
 
 PAGES = all_pages()
-RUN_BY_HAND = ("pip ", "make ", "git ", "gunicorn ", "uvicorn ", "python -m venv", "source ")
+# What needs a database server.
+ON_A_SERVER = ("counterfoil migrate ", "counterfoil accept-restore ", "export COUNTERFOIL_LEDGER=")
+RUN_BY_HAND = ("pip ", "make ", "git ", "gunicorn ", "uvicorn ", "python -m venv", "source ", "psql ", *ON_A_SERVER)
 # A link, but not an image and not inside code.
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
