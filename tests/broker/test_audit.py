@@ -231,7 +231,7 @@ async def test_what_arrives_after_the_deadline_is_late_evidence_in_the_audit(
     async with Books(colour, store.target) as books:
         desk = Desk.make(colour, books.runtime, audit=audit)
         async with desk.activation() as act:
-            assert isinstance(await act.perform(post.hold(), timeout_s=0.1), Uncertain)
+            assert isinstance(await act.perform(post.hold(), timeout_s=0.5), Uncertain)
 
         async def states() -> Any:
             return [(view.state, [late.claims for late in view.late_evidence]) for view in await books.effects()]
