@@ -44,7 +44,8 @@ class Play:
         gone: epochs that are over.
         refusing: may give an error for an append, which then records nothing.
         before: called with each request before it is answered: somebody else may act there.
-        wall: the time; pausing moves it on.
+        wall: the time on the wall clock; pausing moves it on.
+        mono: the time on the monotonic clock, which goes on beside it.
     """
 
     def __init__(self, *, own: tuple[str, ...] = (ME,), **scope: Any) -> None:
@@ -63,7 +64,7 @@ class Play:
         self.refusing: Refusal = lambda draft: None
         self.before: Callable[[Request[Any]], None] = lambda request: None
         self.live = True
-        self.wall = 1000.0
+        self.wall = self.mono = 1000.0
         self._numbers = 0
 
     def record(self, slot: str, phase: str, body: msgspec.Struct, *, epoch: str = OTHER, kind: str = "") -> Record:
@@ -76,6 +77,11 @@ class Play:
         made = self.record(slot, phase, body, **more)
         self.scope.history.add(self.records)
         return made
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass on both clocks."""
+        self.wall += seconds
+        self.mono += seconds
 
     def run(self, flow: Coroutine[Request[Any], Any, Any]) -> Any:
         """Answer a flow to its end; return what it returns, raise what it raises."""
@@ -112,9 +118,9 @@ class Play:
         if isinstance(request, Call):
             return self._call(request)
         if isinstance(request, Now):
-            return Instant(self.wall, self.wall)
+            return Instant(self.wall, self.mono)
         if isinstance(request, Pause):
-            self.wall += request.seconds
+            self.pass_time(request.seconds)
             return None
         if isinstance(request, Gone):
             return request.epoch in self.gone

@@ -7,19 +7,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from counterfoil import Accepted, Conflict, Evidence, Failed, Rejected, Uncertain
+from counterfoil import Accepted, Conflict, EffectUnresolved, Evidence, Failed, Rejected, Uncertain
 from counterfoil.effects import decide, evidence
 from counterfoil.effects.effect import effect
+from counterfoil.effects.scope import Verifier
 from counterfoil.errors import LedgerUnavailable
 from counterfoil.outcomes import Decision
 from counterfoil.protocol import codec, slots
 from counterfoil.protocol.history import look
 from counterfoil.protocol.requests import Append, Request
-from tests.protocol.play import ME, OTHER, Play, call
+from tests.protocol.play import ME, OTHER, Play, call, never
 
 PROOF = msgspec.Raw(b'"item-1"')
 STATUS = Evidence("status", status=410)
 VERDICT = decide.Verdict(happened=False, reason="looked", by="ada", expect_version=1)
+
+
+def told(outcome: Any) -> Any:
+    """An accepted outcome with its proof decoded, as a caller gets it."""
+    return Accepted(codec.decode(bytes(outcome.proof)), outcome.via)
 
 
 def closes() -> Any:
@@ -38,6 +44,14 @@ def failed_due(play: Play, number: int = 1, **intent: Any) -> None:
     play.known(slots.intent("pay", number), "intent", codec.IntentBody(**{"retry": retry, **intent}))
     body = codec.OutcomeBody(evidence=codec.EvidenceBody(kind="status"), due=play.wall, retryable=True)
     play.known(slots.outcome("pay", number), "failed", body)
+
+
+def uncertain(play: Play, name: str, *, new_name: str | None) -> None:
+    """An effect that nobody knows about, and a person's decision to repeat it under a new name, or not to."""
+    play.known(slots.intent(name, 1), "intent", codec.IntentBody())
+    play.known(slots.outcome(name, 1), "uncertain", codec.OutcomeBody(evidence=codec.EvidenceBody(kind="not-found")))
+    body = codec.DecisionBody(happened=False, reason="x", by="ada", seen_version=2, new_name=new_name)
+    play.known(slots.note(name, 1), "decision", body)
 
 
 def unavailable(slot_ends: str) -> Any:
@@ -98,7 +112,7 @@ def test_the_attempt_after_a_closed_key_is_within_the_time_that_the_first_one_wa
     play = Play()
     retry = codec.RetryBody(attempts=2, within_s=within_s, backoff_s=1.0)
     released(play, retry=retry)
-    play.wall += 10.0
+    play.pass_time(10.0)
     made = call(reconcile=closes, run=lambda: "item-1", retryable=True)
     outcome = play.run(effect(play.scope, made))
     assert isinstance(outcome, Accepted if phase_due else Failed)
@@ -118,10 +132,7 @@ def test_the_last_attempt_fails_for_good_where_nothing_says_that_an_earlier_one_
 @pytest.mark.rule("O3", "E16")
 def test_a_key_closed_under_a_linked_name_leaves_the_uncertainty_and_says_what_became_of_this_attempt() -> None:
     play = Play()
-    play.known(slots.intent("old", 1), "intent", codec.IntentBody())
-    play.known(slots.outcome("old", 1), "uncertain", codec.OutcomeBody(evidence=codec.EvidenceBody(kind="not-found")))
-    body = codec.DecisionBody(happened=False, reason="x", by="ada", seen_version=2, new_name="pay")
-    play.known(slots.note("old", 1), "decision", body)
+    uncertain(play, "old", new_name="pay")
     released(play)
     outcome = play.run(effect(play.scope, call(reconcile=closes)))
     assert outcome == Uncertain(
@@ -212,6 +223,153 @@ def test_what_closes_the_next_attempt_says_where_it_came_from_and_what_it_rests_
     assert body == codec.OutcomeBody(via="evidence", proof=PROOF, evidence=rests_on, source="webhook")
 
 
+def late(play: Play, count: int, **body: Any) -> None:
+    """A note that evidence came, and nothing else: whoever wrote it died before it closed the next attempt."""
+    play.known(slots.note("pay", count), "late", codec.LateBody(**{"attempt": 1, "proof": PROOF, **body}))
+
+
+def verifier(*refused: str, keys: list[str] | None = None) -> Verifier:
+    def check(proof: Any, ctx: Any) -> bool:
+        if keys is not None:
+            keys.append(ctx.key)
+        return proof not in refused
+
+    return Verifier(check=check, decode=codec.decode, timeout_s=5.0)
+
+
+@pytest.mark.rule("E14", "E15")
+def test_evidence_on_record_takes_the_next_attempt_with_one_append_and_nothing_is_sent() -> None:
+    play = Play()
+    failed_due(play)
+    late(play, 1, claims="refused", proof=msgspec.Raw(b'"x"'))
+    late(play, 2, claims="accepted")
+    outcome = told(play.run(effect(play.scope, call(verifier=verifier("item-1")))))
+    # It was checked when it came, or there was nobody to check it: it is not checked once more.
+    assert outcome == Accepted("item-1", "evidence")
+    assert [(draft.slot, draft.phase) for draft in play.appended()] == [(slots.intent("pay", 2), "closed")]
+
+
+@pytest.mark.rule("E18", "E19")
+def test_evidence_that_waited_for_a_verify_is_checked_under_the_key_of_its_own_attempt() -> None:
+    play = Play()
+    failed_due(play)
+    failed_due(play, 2)
+    late(play, 1, attempt=1, claims="accepted", pending=True, proof=msgspec.Raw(b'"forged"'))
+    late(play, 2, attempt=2, claims="accepted", pending=True)
+    keys: list[str] = []
+    outcome = told(play.run(effect(play.scope, call(verifier=verifier("forged", keys=keys)))))
+    assert outcome == Accepted("item-1", "evidence")
+    assert keys == [play.scope.key("pay", 1), play.scope.key("pay", 2)]
+
+
+@pytest.mark.rule("E19", "E20")
+def test_a_verify_that_raises_before_the_next_attempt_leaves_it_unknown_what_became_of_the_earlier_one() -> None:
+    play = Play()
+    failed_due(play)
+    late(play, 1, claims="accepted", pending=True)
+
+    def check(proof: Any) -> bool:
+        raise ConnectionError
+
+    made = call(verifier=Verifier(check=check, decode=codec.decode, timeout_s=5.0))
+    with pytest.raises(EffectUnresolved) as raised:
+        play.run(effect(play.scope, made))
+    assert (raised.value.reason, raised.value.effect_ran) == ("reconcile-failed", "unknown")
+    assert play.appended() == []
+
+
+@pytest.mark.rule("O3", "E16")
+def test_evidence_for_what_a_name_repeats_takes_its_first_attempt_with_one_append() -> None:
+    play = Play()
+    uncertain(play, "old", new_name="pay")
+    play.known(slots.note("old", 2), "late", codec.LateBody(attempt=1, claims="accepted", proof=PROOF))
+    assert told(play.run(effect(play.scope, call()))) == Accepted("item-1", "evidence")
+    assert [(draft.slot, draft.phase) for draft in play.appended()] == [(slots.intent("pay", 1), "closed")]
+
+
+@pytest.mark.rule("E16")
+def test_a_decision_about_one_effect_does_not_concern_another() -> None:
+    play = Play()
+    uncertain(play, "old", new_name=None)
+    assert told(play.run(effect(play.scope, call(run=lambda: "item-2")))) == Accepted("item-2")
+
+
+# --- evidence by another way
+
+
+@pytest.mark.rule("E18")
+def test_evidence_by_another_way_says_where_it_came_from() -> None:
+    play = Play()
+    released(play)
+    key = play.scope.key("pay", 1)
+    assert play.run(evidence.settle(play.scope, "pay", b'"item-1"', key=key, source="webhook", verifier=None)) is True
+    body = play.body(slots.outcome("pay", 1), codec.OutcomeBody)
+    assert body == codec.OutcomeBody(via="evidence", proof=PROOF, source="webhook")
+
+
+@pytest.mark.rule("E18", "E19", "E20")
+def test_evidence_that_verify_refuses_is_kept_by_its_digest_and_settles_nothing() -> None:
+    play = Play()
+    released(play)
+    key = play.scope.key("pay", 1)
+    refused = b'{"id":"x"}'
+    checks = Verifier(check=lambda proof: False, decode=codec.decode, timeout_s=5.0)
+    with pytest.raises(EffectUnresolved) as raised:
+        play.run(evidence.settle(play.scope, "pay", refused, key=key, source="webhook", verifier=checks))
+    error = raised.value
+    assert (error.reason, error.name, error.effect_ran) == ("proof-rejected", "pay", "unknown")
+    note = play.body(slots.note("pay", 1), codec.LateBody)
+    assert (note.attempt, note.claims, note.via, note.digest) == (1, "refused", "evidence", codec.digest(refused))
+    assert note.evidence == codec.EvidenceBody(kind="refused-proof", details={"type": "dict"})
+    assert bytes(note.proof) == b"null"
+    assert look(play.scope.history, "pay").state == "released"
+
+
+@pytest.mark.rule("E18", "E20")
+def test_a_verify_that_raises_over_evidence_leaves_it_unknown() -> None:
+    play = Play()
+    released(play)
+    checks = Verifier(check=never, decode=codec.decode, timeout_s=5.0)
+    with pytest.raises(EffectUnresolved) as raised:
+        play.run(
+            evidence.settle(play.scope, "pay", b"1", key=play.scope.key("pay", 1), source="webhook", verifier=checks)
+        )
+    assert (raised.value.reason, raised.value.effect_ran) == ("reconcile-failed", "unknown")
+    assert play.appended() == []
+
+
+# --- the time that a recipient takes to show something
+
+
+@pytest.mark.rule("E9")
+def test_that_an_owner_was_found_gone_is_recorded_as_the_end_of_its_run() -> None:
+    play = Play()
+    play.known(slots.intent("pay", 1), "intent", codec.IntentBody(visibility_s=10.0))
+    play.gone.add(OTHER)
+    with pytest.raises(EffectUnresolved) as raised:
+        play.run(effect(play.scope, call(reconcile=lambda: None)))
+    assert (raised.value.reason, raised.value.retry_after_s) == ("too-early", 10.0)
+    assert play.body(slots.released("pay", 1), codec.ReleasedBody).why == "owner-gone"
+
+
+@pytest.mark.rule("E9")
+@pytest.mark.parametrize("set_by", [100.0, -100.0])
+def test_a_wall_clock_that_is_set_makes_no_look_up_early_or_late_in_the_life_that_saw_the_end(set_by: float) -> None:
+    play = Play()
+    play.known(slots.intent("pay", 1), "intent", codec.IntentBody(visibility_s=10.0))
+    play.gone.add(OTHER)
+    made = call(reconcile=lambda: None)
+    with pytest.raises(EffectUnresolved):
+        play.run(effect(play.scope, made))
+    play.wall += set_by
+    play.pass_time(4.0)
+    with pytest.raises(EffectUnresolved) as raised:
+        play.run(effect(play.scope, made))
+    assert (raised.value.reason, raised.value.retry_after_s) == ("too-early", 6.0)
+    play.pass_time(6.0)
+    assert isinstance(play.run(effect(play.scope, made)), Uncertain)
+
+
 # --- an end that a person makes
 
 
@@ -275,7 +433,7 @@ def test_a_refused_decision_says_which_way_it_came_too_late() -> None:
         play.run(decide.decide(play.scope, "pay", msgspec.structs.replace(VERDICT, expect_version=7)))
     assert raised.value.code == "stale-version"
     play.run(decide.decide(play.scope, "pay", VERDICT))
-    play.wall += 5
+    play.pass_time(5)
     with pytest.raises(Conflict) as raised:
         play.run(decide.decide(play.scope, "pay", VERDICT))
     assert (raised.value.code, raised.value.by, raised.value.at) == ("already-decided", "ada", 1000.0)
