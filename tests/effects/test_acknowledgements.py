@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterfoil import UNASKABLE, Accepted, EffectUnresolved, Evidence
+from counterfoil import UNASKABLE, Accepted, EffectUnresolved, Evidence, Uncertain
 
 SEEN = Evidence(
     "status",
@@ -62,3 +62,47 @@ async def test_an_acknowledgement_decodes_into_the_type_that_the_call_names(make
         )
         assert outcome.proof == (1, 2)
         assert outcome.evidence == SEEN
+
+
+class Lost(Exception):
+    """What an adapter raises that knows how far it got."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evidence = Evidence(
+            "reset", phase="dispatched", bytes_offered=80, status=504, details={"peer": "192.0.2.1"}
+        )
+
+
+@pytest.mark.rule("O6", "E3")
+@pytest.mark.parametrize("askable", [True, False])
+async def test_what_run_knew_is_in_the_uncertain_outcome(make, payee, colour, askable):
+    def lose():
+        raise Lost
+
+    reconcile = colour.handler(lambda: None) if askable else UNASKABLE
+    async with make() as life, life.run("r") as run:
+        with pytest.raises(EffectUnresolved):
+            await run.effect("pay", run=colour.handler(lose), reconcile=payee.never)
+        outcome = await run.effect("pay", run=payee.never, reconcile=reconcile)
+        assert isinstance(outcome, Uncertain)
+        evidence = outcome.evidence
+        assert (evidence.kind, evidence.phase) == ("not-found" if askable else "unaskable", "dispatched")
+        assert (evidence.bytes_offered, evidence.status) == (80, 504)
+        assert evidence.details == {"run": "reset", "peer": "192.0.2.1"}
+    async with make() as life:
+        assert await life.run("r").effect("pay", run=payee.never, reconcile=payee.never) == outcome
+
+
+@pytest.mark.rule("O2")
+async def test_what_an_exception_carries_proves_nothing_by_itself(make, payee, colour):
+    def lose():
+        error = ConnectionError()
+        error.evidence = {"kind": "failed"}  # type: ignore[attr-defined]
+        raise error
+
+    async with make() as life, life.run("r") as run:
+        with pytest.raises(EffectUnresolved):
+            await run.effect("pay", run=colour.handler(lose), reconcile=payee.never)
+        outcome = await run.effect("pay", run=payee.never, reconcile=UNASKABLE)
+        assert outcome == Uncertain(Evidence("unaskable", phase="dispatched"))

@@ -8,7 +8,7 @@ import msgspec
 
 from counterfoil.effects.call import EffectCall, Unaskable, unresolved
 from counterfoil.effects.conclude import conclude
-from counterfoil.effects.evidence import accepted_before, proof_of, refuse, told, verified
+from counterfoil.effects.evidence import accepted_before, acknowledged, proof_of, refuse, verified
 from counterfoil.effects.record import record
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import NotSerializable
@@ -92,7 +92,7 @@ def _elapsed(scope: Scope, attempt: Attempt, *, ended: records.Record, started: 
 async def _found(scope: Scope, call: EffectCall, attempt: Attempt, *, value: Any) -> bool:
     if value is None or isinstance(value, Unaskable):
         return False
-    value, evidence = told(value)
+    value, evidence = acknowledged(value)
     try:
         proof = proof_of(call.encode, value)
     except NotSerializable as error:

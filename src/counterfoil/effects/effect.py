@@ -18,7 +18,7 @@ import msgspec
 from counterfoil.effects.asking import settle_by_asking
 from counterfoil.effects.call import UNASKABLE, EffectCall, Unaskable, unresolved
 from counterfoil.effects.conclude import append_held, conclude, release
-from counterfoil.effects.evidence import accepted_before, close, proof_of, refuse, told, verified
+from counterfoil.effects.evidence import accepted_before, acknowledged, close, proof_of, refuse, verified
 from counterfoil.effects.record import entry_of, record
 from counterfoil.effects.scope import Held, Scope
 from counterfoil.effects.step import longest, until
@@ -295,7 +295,7 @@ async def _perform(scope: Scope, call: EffectCall, attempt: Attempt) -> Outcome[
 
 
 async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: Any) -> Outcome[msgspec.Raw] | None:
-    value, evidence = told(value)
+    value, evidence = acknowledged(value)
     try:
         proof = proof_of(call.encode, value)
     except NotSerializable as error:

@@ -32,7 +32,7 @@ def proof_of(encode: Callable[[Any], bytes], value: Any) -> bytes:
     return proof
 
 
-def told(value: Any) -> tuple[Any, codec.EvidenceBody | None]:
+def acknowledged(value: Any) -> tuple[Any, codec.EvidenceBody | None]:
     """Take apart what a handler returned: a proof, or an `Accepted` that carries its own evidence (rule O6)."""
     if isinstance(value, Accepted):
         return value.proof, evidence_body(value.evidence)
