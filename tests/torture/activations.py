@@ -15,7 +15,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, Final
 
@@ -141,6 +141,10 @@ class _Desk:
         takes_s = self.chance.choice((0.0, 0.001, 0.02))
         return make(number=number, takes_s=takes_s, how=self.chance.choice(("ok", "ok", "fail", "reject", "raise")))
 
+    def ends(self) -> list[str]:
+        """Say how each of several activations ends; one of them waits for its calls."""
+        return ["wait", *self.chance.choices(("wait", "leave", "revoke", "cancel"), k=5)]
+
     def timeout_s(self) -> float | None:
         """Draw a time for a call."""
         return self.chance.choice((None, None, 0.0, 0.001, 0.01))
@@ -182,17 +186,22 @@ def _end(how: str) -> str:
 def _of_threads(desk: _Desk) -> None:
     broker = Broker(concurrency=desk.chance.choice((1, 3, 16)))
     with ThreadPoolExecutor(16) as threads:
-        for _ in range(6):
+        for end in desk.ends():
             with broker.activation(grants=[GRANT], budget=Budget(in_flight=desk.chance.choice((2, 99)))) as act:
 
                 def call(number: int, operation: Any, timeout_s: float | None, act: Any = act) -> None:
                     desk.note(number, act.perform(operation, timeout_s=timeout_s))
 
+                calls = []
                 for _ in range(40):
                     desk.calls += 1
-                    threads.submit(call, desk.calls, desk.operation(desk.calls, asynchronous=False), desk.timeout_s())
+                    operation = desk.operation(desk.calls, asynchronous=False)
+                    calls.append(threads.submit(call, desk.calls, operation, desk.timeout_s()))
                 time.sleep(desk.chance.choice((0.0, 0.002, 0.02)))
-                desk.chance.choice((act.revoke, act.cancel, lambda: None))()
+                if end == "wait":
+                    wait(calls)
+                elif end != "leave":
+                    getattr(act, end)()
     desk.report = broker.close(timeout_s=30)
 
 
@@ -203,7 +212,7 @@ def _of_tasks(desk: _Desk) -> None:
 async def _on_a_loop(desk: _Desk) -> None:
     broker = AsyncBroker(concurrency=desk.chance.choice((1, 3, 16)))
     tasks = []
-    for _ in range(6):
+    for end in desk.ends():
         async with broker.activation(grants=[GRANT], budget=Budget(in_flight=desk.chance.choice((2, 99)))) as act:
 
             async def call(number: int, operation: Any, timeout_s: float | None, act: Any = act) -> None:
@@ -219,7 +228,10 @@ async def _on_a_loop(desk: _Desk) -> None:
             await asyncio.sleep(desk.chance.choice((0.0, 0.002, 0.02)))
             for task in desk.chance.sample(tasks, 20):
                 task.cancel()
-            desk.chance.choice((act.revoke, act.cancel, lambda: None))()
+            if end == "wait":
+                await asyncio.gather(*tasks, return_exceptions=True)
+            elif end != "leave":
+                getattr(act, end)()
     with suppress(asyncio.CancelledError):
         await asyncio.gather(*tasks, return_exceptions=True)
     desk.report = await broker.close(timeout_s=30)
