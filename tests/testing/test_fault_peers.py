@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from http import HTTPStatus
 from typing import Any
 
@@ -108,13 +108,14 @@ def test_a_refused_port_takes_no_connection() -> None:
 def test_a_peer_hangs_up_where_it_is_told_to(
     move: Drop, sent: bytes, requests: int, acted: int, *, reset: bool
 ) -> None:
-    with FaultPeer(Drop(read=move.read, reset=reset, acts=move.acts)) as peer, dial(peer) as sock:
+    with (
+        FaultPeer(Drop(read=move.read, reset=reset, acts=move.acts)) as peer,
+        # A reset may be there before connecting is over.
+        pytest.raises(ConnectionResetError) if reset else nullcontext(),
+        dial(peer) as sock,
+    ):
         sock.sendall(sent) if sent else None
-        if reset:
-            with pytest.raises(ConnectionResetError):
-                sock.recv(100)
-        else:
-            assert sock.recv(100) == b""
+        assert sock.recv(100) == b""
     assert (len(peer.requests), len(peer.items)) == (requests, acted)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from counterfoil import HTTP, Accepted, Failed, Rejected, Runtime, Uncertain
 from counterfoil.testing.peers import Answer, CutBody, CutHead, Drop, FaultPeer, Hang, Move, Trickle, redirect
+from tests.support import eventually
 from tests.wire.scene import Scene, Seat, grant
 
 CALLS = 150
@@ -79,7 +80,7 @@ async def test_whatever_happens_the_outcome_agrees_with_the_peer(
                         await asyncio.sleep(chance.random() * 0.1)
                         await seat.revoke()
                     outcomes += await calls
-            await asyncio.to_thread(peer.until, lambda _: broker.report().idle)
+            await eventually(lambda: broker.report().idle)
             report = broker.report()
         if audit != "off":
             audited(url, outcomes, peer)
