@@ -29,8 +29,13 @@ MODULE = "tests.cli.working_bodies"
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    if getattr(request, "param", "sqlite") == "postgres":
+        return f"{request.getfixturevalue('database')}?beat=0.2"
     return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+BOTH = pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +146,7 @@ def test_a_body_that_does_not_end_in_time_is_named(url: str, start: Start) -> No
     assert "released" not in out
 
 
+@BOTH
 def test_a_body_that_kills_its_process_is_quarantined_and_the_others_are_done(
     url: str, start: Start, change: Any
 ) -> None:
@@ -153,6 +159,7 @@ def test_a_body_that_kills_its_process_is_quarantined_and_the_others_are_done(
         worker = start("ALL", "--until-idle", "--deaths", "3")
         out, _ = worker.communicate(timeout=PATIENCE_S)
         ends.append(worker.returncode)
+        silent(url)
     assert ends == [-signal.SIGKILL, -signal.SIGKILL, 1]
     assert ("quarantined", 3) in [(said["event"], said["deaths"]) for said in map(json.loads, out.splitlines())]
     begins = Counter(line[1] for line in working_bodies.lines() if line[0] == "begin")
@@ -172,6 +179,13 @@ def test_a_body_that_kills_its_process_is_quarantined_and_the_others_are_done(
     assert events_of_the_dead(start("ALL", "--until-idle", "--deaths", "3")) == -signal.SIGKILL
 
 
+def silent(url: str) -> None:
+    """Wait until the dead look dead: on PostgreSQL that takes three beats."""
+    with Runtime(url) as runtime:
+        ledger: Any = runtime.ledger
+        until(lambda: not any(owner.alive for owner in ledger.owners()))
+
+
 def events_of_the_dead(worker: subprocess.Popen[str]) -> int:
     worker.communicate(timeout=PATIENCE_S)
     return worker.returncode
@@ -186,6 +200,7 @@ def test_what_raises_is_told_by_its_type_alone_and_is_an_exit_code(url: str, sta
     assert "secret" not in out + err
 
 
+@BOTH
 def test_two_workers_are_killed_at_random_and_share_what_is_left(url: str, start: Start) -> None:
     """The recipient's log is the judge: each effect once, and no body in two living processes at once."""
     names = [f"r{number}" for number in range(12)]

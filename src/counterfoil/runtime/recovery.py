@@ -36,6 +36,9 @@ Told = Callable[[str, str, Any], None]
 AT_ONCE_MAX: Final = 1000
 _LOOK_S: Final = 0.2
 _LIFTED_S: Final = 5.0
+# So many lives in a row have ended with a body before it is kept apart, for so many seconds from its beginning.
+_SUSPECT: Final = 2
+_ALONE_S: Final = 5.0
 _AGAIN_FIRST_S: Final = 1.0
 _AGAIN_LAST_S: Final = 300.0
 
@@ -59,6 +62,7 @@ class Search:
 
     Attributes:
         again: whether a body that raised is called again, later and later.
+        dry: whether the last look found nothing, now or soon.
     """
 
     def __init__(self, session: Session, bodies: Bodies, *, deaths_max: int, told: Told) -> None:
@@ -75,22 +79,24 @@ class Search:
         self._again: dict[str, tuple[float, float]] = {}
         self._queue: deque[str] = deque()
         self._next_s = 0.0
+        self._lock = threading.Lock()
+        self._begun: dict[str, tuple[float, bool]] = {}
+        self._deferred: set[str] = set()
+        self._silent = False
         self.dry = False
 
     def take(self, room: int) -> list[str]:
-        """Take runs that may be left behind, as many as there is room for; blocks, and looks anew now and then.
-
-        `dry` says afterwards whether the last look found nothing.
-        """
+        """Take runs that may be left behind, as many as there is room for; blocks, and looks anew now and then."""
         if not self._queue and (now := time.monotonic()) >= self._next_s:
             self._queue.extend(self.candidates())
             self._next_s = now + _LOOK_S
-            self.dry = not self._queue
+            self.dry = not self._queue and not self.pending
         return [self._queue.popleft() for _ in range(min(room, len(self._queue)))]
 
     def candidates(self) -> list[str]:
         """Look for runs that may be left behind; blocks."""
         session = self._session
+        self._deferred.clear()
         gone: dict[str, bool] = {}
         found: list[str] = []
         seen: set[str] = set()
@@ -103,12 +109,45 @@ class Search:
                 gone[epoch] = session.owners is None or session.owners.gone(epoch)
             if epoch is None or gone[epoch]:
                 found.append(row.run)
+        self._silent = bool(set(self._carriers.values()) & self._silent_lives())
         for known in (self._carriers, self._again):
             for run in known.keys() - seen:
                 del known[run]
         self._foreign &= seen
         self._quarantined &= seen
         return found
+
+    @property
+    def pending(self) -> bool:
+        """Whether there will soon be more: a life that carries a run is silent, or a body waits for its turn."""
+        return self._silent or bool(self._deferred)
+
+    def enter(self, history: History) -> None:
+        """Note that a body begins; one that may have killed its process begins when no other one has just begun.
+
+        So neighbours of such a body are not blamed for what it does.
+
+        Raises:
+            _Left: it is not its turn.
+        """
+        carrier = carry.carrier_of(history)
+        suspect = carrier is not None and carrier.deaths >= _SUSPECT
+        with self._lock:
+            now = time.monotonic()
+            fresh = [alone for at, alone in self._begun.values() if now - at < _ALONE_S]
+            if fresh and (suspect or any(fresh)):
+                self._deferred.add(history.run)
+                raise _Left
+            self._begun[history.run] = (now, suspect)
+
+    def leave(self, run_id: str) -> None:
+        """Note that a body has ended."""
+        with self._lock:
+            self._begun.pop(run_id, None)
+
+    def _silent_lives(self) -> set[str]:
+        owners = self._session.owners
+        return set() if owners is None else {owner.epoch for owner in owners.owners() if not owner.alive}
 
     def body_of(self, history: History) -> tuple[Callable[..., Any], list[Any]]:
         """Return a run's body and its arguments.
@@ -193,14 +232,18 @@ class Recovery:
     def once(self) -> dict[str, Any]:
         """Resume what is left behind now; return results and exceptions by run when all have ended."""
         results: dict[str, Any] = {}
-        for run_id in self.search.candidates():
-            if self._at_once == 1:
-                self._one(run_id, results)
-            elif not self._begin(run_id, results, wait=True):
-                break
-        with self._changed:
-            self._changed.wait_for(lambda: not self._active)
-        return results
+        self.search.again = False
+        while True:
+            for run_id in self.search.candidates():
+                if self._at_once == 1:
+                    self._one(run_id, results)
+                else:
+                    self._begin(run_id, results, wait=True)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._active)
+            if not self.search.pending:
+                return results
+            self.wait(_LOOK_S)
 
     def begin(self) -> int:
         """Begin to resume what is left behind, as far as there is room; return how many were begun."""
@@ -270,14 +313,17 @@ class Recovery:
                 raise _Left
             if run.id in self._active:
                 self._active[run.id] = run
-        if not run._drive(lambda scope: carry.claim(scope, deaths_max=self.search.deaths_max)):
-            raise self.search.refused(run._state.history)
-        self.search.told("resumed", run.id, None)
+        self.search.enter(run._state.history)
         try:
+            if not run._drive(lambda scope: carry.claim(scope, deaths_max=self.search.deaths_max)):
+                raise self.search.refused(run._state.history)
+            self.search.told("resumed", run.id, None)
             return self._runtime._carried(run, body, args, stopped=self._stop.is_set)
         except RunCancelled:
             if not self._stop.is_set():
                 raise
+        finally:
+            self.search.leave(run.id)
         run._drive(carry.let_go)
         self.search.told("released", run.id, None)
         raise _Left
@@ -316,21 +362,28 @@ class AsyncRecovery:
     async def once(self) -> dict[str, Any]:
         """Resume what is left behind now; return results and exceptions by run when all have ended."""
         results: dict[str, Any] = {}
+        self.search.again = False
         try:
-            for run_id in await self._runtime._driver.blocking(self.search.candidates):
-                if self._at_once == 1:
-                    await self._one(run_id, results)
-                    continue
-                while len(self._active) >= self._at_once:
-                    await self.wait(None)
-                self._begin(run_id, results)
-            while self._active:
-                await self.wait(None)
+            while True:
+                await self._pass(results)
+                if not self.search.pending:
+                    return results
+                await self.wait(_LOOK_S)
         finally:
             # Only where the caller was cancelled: its bodies end with it.
             for task in self._active.values():
                 task.cancel()
-        return results
+
+    async def _pass(self, results: dict[str, Any]) -> None:
+        for run_id in await self._runtime._driver.blocking(self.search.candidates):
+            if self._at_once == 1:
+                await self._one(run_id, results)
+                continue
+            while len(self._active) >= self._at_once:
+                await self.wait(None)
+            self._begin(run_id, results)
+        while self._active:
+            await self.wait(None)
 
     async def begin(self) -> int:
         """Begin to resume what is left behind, as far as there is room; return how many were begun."""
@@ -388,14 +441,16 @@ class AsyncRecovery:
     async def _carry(self, run: AsyncRun) -> Any:
         await run._load()
         body, args = self.search.body_of(run._state.history)
-        if not await run._drive(lambda scope: carry.claim(scope, deaths_max=self.search.deaths_max)):
-            raise self.search.refused(run._state.history)
-        self.search.told("resumed", run.id, None)
-        if run.id in self._active:
-            self._runs[run.id] = run
+        self.search.enter(run._state.history)
         try:
+            if not await run._drive(lambda scope: carry.claim(scope, deaths_max=self.search.deaths_max)):
+                raise self.search.refused(run._state.history)
+            self.search.told("resumed", run.id, None)
+            if run.id in self._active:
+                self._runs[run.id] = run
             return await self._runtime._carried(run, body, args, stopped=self._stop.is_set)
         finally:
+            self.search.leave(run.id)
             self._runs.pop(run.id, None)
 
     async def _let_go(self, run_id: str) -> None:
