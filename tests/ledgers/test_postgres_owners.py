@@ -283,6 +283,9 @@ ledger = parse(sys.argv[1]).open()
 epoch = ledger.register("parent")
 ledger.append(entry("before", epoch))
 ledger.changes(-1)
+def sessions():
+    return [connection.pgconn.backend_pid for connection in ledger._pool._free if connection is not None]
+before = sessions()
 for round in range(3):
     child = os.fork()
     if child == 0:
@@ -300,6 +303,7 @@ for round in range(3):
     assert os.waitpid(child, 0)[1] == 0
     ledger.append(entry(f"after {round}", epoch))
 assert ledger.live(epoch)
+assert sessions() == before, "a child has said goodbye for its parent"
 print([record.slot for record in ledger.read("n", "run")])
 """
     said = outcome(python(script, url))
