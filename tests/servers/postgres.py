@@ -219,19 +219,32 @@ class Cluster:
 
     def _pids(self) -> list[int]:
         own = self.pid
-        stats = [(int(stat.parent.name), stat) for stat in Path("/proc").glob("[0-9]*/stat")]
-        return [own, *[pid for pid, stat in stats if _parent(stat) == own]]
+        everybody = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+        return [own, *[pid for pid in everybody if _stat(pid)[1] == own]]
 
     def _kill_all(self) -> None:
-        for pid in self._pids():
+        # The postmaster first stops making children; what is left of one would keep the next server from starting.
+        _signal(self.pid, signal.SIGSTOP)
+        own, *children = self._pids()
+        for pid in children:
             _signal(pid, signal.SIGKILL)
+        until(lambda: all(_dead(pid) for pid in children), failing=lambda: "a child of the server does not die")
+        _signal(own, signal.SIGKILL)
 
 
-def _parent(stat: Path) -> int:
+def _dead(pid: int) -> bool:
+    return _stat(pid)[0] == "Z"
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """Return the state of a process and its parent; one that is not there counts as dead."""
     try:
-        return int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
+        state, parent = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
+        )
+    except OSError:
+        return "Z", 0
+    return state, int(parent)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
