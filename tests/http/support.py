@@ -1,9 +1,11 @@
 """Performs HTTP operations under a permit that a test holds, in either colour."""
 
 import asyncio
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from counterfoil import Evidence, Rejected
@@ -98,6 +100,24 @@ class HeldPermit:
     def hold(self) -> Callable[[], None]:
         self._note(held=1)
         return lambda: self._note(held=-1)
+
+
+@contextmanager
+def deaf_listener(address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
+    """A listener whose queue is full: what comes then is not answered at all. Gives its port."""
+    listener = socket.create_server((address, port), backlog=0)
+    waiting = []
+    try:
+        while True:
+            sock = socket.socket()
+            waiting.append(sock)
+            sock.settimeout(0.2)
+            sock.connect(listener.getsockname())
+    except TimeoutError:
+        pass
+    yield int(listener.getsockname()[1])
+    for sock in (*waiting, listener):
+        sock.close()
 
 
 class Colour:

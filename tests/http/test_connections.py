@@ -7,7 +7,7 @@ import pytest
 
 from counterfoil import HTTP, Accepted, AsyncRuntime, EffectUnresolved, LedgerUnavailable, Rejected, Uncertain
 from counterfoil.testing.peers import Answer, Drop, FaultPeer, Hang
-from tests.http.support import HeldPermit, told
+from tests.http.support import HeldPermit, deaf_listener, told
 
 
 @pytest.mark.rule("H5", "B4")
@@ -27,6 +27,20 @@ async def test_the_next_address_is_tried_only_where_nothing_was_connected(colour
     http = HTTP("p", base_url=f"http://two.test:{peer.port}", resolve=lambda host, port: ["127.0.0.2", "127.0.0.1"])
     outcome = await colour.perform(http.post("/", json={}))
     assert told(outcome) == ("Rejected", "connect-failed", "connecting")
+
+
+@pytest.mark.rule("H5", "H7")
+async def test_an_address_that_does_not_answer_leaves_time_for_the_next(colour):
+    with FaultPeer(Answer(200)) as peer, deaf_listener("127.0.0.2", peer.port):
+        http = HTTP(
+            "p",
+            base_url=f"http://two.test:{peer.port}",
+            timeout_s=1.0,
+            resolve=lambda host, port: ["127.0.0.2", "127.0.0.1"],
+        )
+        outcome = await colour.perform(http.post("/", json={}))
+        assert (type(outcome), outcome.evidence.details["peer"]) == (Accepted, f"127.0.0.1:{peer.port}")
+        assert len(peer.requests) == 1
 
 
 @pytest.mark.rule("H5")

@@ -35,8 +35,9 @@ TABLE = [
     (GoAway(0, error_code=INTERNAL_ERROR), ("Failed", "goaway"), True),
     (GoAway(1), ("Uncertain", "no-response"), None),
     (GoAway(2**31 - 1), ("Uncertain", "no-response"), None),
-    # h2 reads nothing more of a connection that is going away, so an answer that still comes is lost.
-    (GoAway(1, then=Answer(200)), ("Uncertain", "malformed-response"), None),
+    # A connection that goes away still answers what it has taken on.
+    (GoAway(1, then=Answer(200)), ("Accepted", "status"), None),
+    (GoAway(0, then=Answer(200)), ("Failed", "goaway"), True),
     (Drop(), ("Uncertain", "no-response"), None),
     (Drop(reset=True), ("Uncertain", "reset"), None),
     (Answer(404), ("Failed", "status"), False),

@@ -13,7 +13,7 @@ import pytest
 from counterfoil import HTTP, Contract
 from counterfoil.recipients.http.wire import Wire
 from counterfoil.testing.peers import Answer, CutBody, CutHead, Drop, FaultPeer, Hang, Trickle
-from tests.http.support import PATIENCE_S, HeldPermit, told
+from tests.http.support import PATIENCE_S, HeldPermit, deaf_listener, told
 
 BIG = b"x" * 30_000_000
 PAID = Answer(201, json={"id": "ch_1", "paid": True})
@@ -59,21 +59,9 @@ def resolving() -> Iterator[Scene]:
 
 @contextlib.contextmanager
 def connecting() -> Iterator[Scene]:
-    """A listener whose queue is full: what comes then is not answered at all."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
-    waiting = []
-    try:
-        while True:
-            sock = socket.socket()
-            waiting.append(sock)
-            sock.settimeout(0.2)
-            sock.connect(listener.getsockname())
-    except TimeoutError:
-        pass
-    http = HTTP("payments", base_url=f"http://127.0.0.1:{listener.getsockname()[1]}")
-    yield Scene(http.post("/charges", content=b"{}"), reached=lambda permit: permit.addresses)
-    for sock in (*waiting, listener):
-        sock.close()
+    with deaf_listener() as port:
+        http = HTTP("payments", base_url=f"http://127.0.0.1:{port}")
+        yield Scene(http.post("/charges", content=b"{}"), reached=lambda permit: permit.addresses)
 
 
 @contextlib.contextmanager
@@ -81,8 +69,8 @@ def head(monkeypatch: pytest.MonkeyPatch, ending: str) -> Iterator[Scene]:
     """Buffers that are too small for a head, and a peer that reads only its beginning."""
     connect = Wire.connect
 
-    async def narrow(self: Wire, address: str, port: int) -> None:
-        await connect(self, address, port)
+    async def narrow(self: Wire, address: str, port: int, **more: Any) -> None:
+        await connect(self, address, port, **more)
         self._open.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
 
     monkeypatch.setattr(Wire, "connect", narrow)

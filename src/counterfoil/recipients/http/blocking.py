@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from counterfoil import threads
-from counterfoil.recipients.http.wire import Stopped, Waiting
+from counterfoil.recipients.http.wire import Stopped, Waiting, given_up
 
 T = TypeVar("T")
 
@@ -38,13 +38,19 @@ class BlockingWaiting(Waiting):
         if self._stopped.is_set() or (self._told is not None and self._told()):
             raise Stopped("cancelled")
 
-    async def until(self, sock: socket.socket, *, readable: bool, writable: bool) -> None:
+    async def until(
+        self, sock: socket.socket, *, readable: bool, writable: bool, at_most_until: float | None = None
+    ) -> None:
         """Return when the socket may have become readable or writable."""
         poll = select.poll()
         poll.register(sock, (select.POLLIN if readable else 0) | (select.POLLOUT if writable else 0))
         while True:
             self.check()
-            if poll.poll(max(1.0, min(SLICE_S, self.deadline - time.monotonic()) * 1000)):
+            now = time.monotonic()
+            if at_most_until is not None and now >= at_most_until:
+                raise given_up()
+            rest_s = (self.deadline if at_most_until is None else min(self.deadline, at_most_until)) - now
+            if poll.poll(max(1.0, min(SLICE_S, rest_s) * 1000)):
                 # What woke it may have been the cut.
                 self.check()
                 return

@@ -7,6 +7,7 @@ answer, or its protocol's own statement that it processed nothing, says more tha
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -175,10 +176,14 @@ class Exchange:
         addresses = await self._addresses(url)
         facts.reached = "connecting"
         error = ""
-        for address in addresses:
+        for left in range(len(addresses), 0, -1):
+            address = addresses[-left]
+            now = time.monotonic()
+            # One that does not answer leaves time for the others.
+            share = None if left == 1 else now + (self._waiting.deadline - now) / left
             facts.peer = f"[{address}]:{url.port}" if ":" in address else f"{address}:{url.port}"
             try:
-                await self._wire.connect(address, url.port)
+                await self._wire.connect(address, url.port, at_most_until=share)
             except Lost as lost:
                 self._wire.close(hard=True)
                 self._waiting.check()

@@ -7,7 +7,7 @@ from typing import Any, Final
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, StreamReset
+from h2.events import DataReceived, ResponseReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
@@ -17,6 +17,7 @@ from counterfoil.recipients.http.talk import Body, Cut, Limits, Talk, Unprocesse
 from counterfoil.recipients.http.urls import Url
 
 STREAM: Final = 1
+GOAWAY: Final = 7
 # The protocol's own 64 KiB would make a large answer wait for us dozens of times.
 FRAMING_BYTES: Final = 65_536
 WINDOW_BYTES: Final = 1 << 20
@@ -30,6 +31,7 @@ class Http2(Talk):
         self._limits = limits
         self._state = H2Connection(H2Configuration(client_side=True, header_encoding="latin-1"))
         self._body = Body(facts, limits)
+        self._unread = bytearray()
         self._fed = 0
         self._ended = False
 
@@ -68,12 +70,44 @@ class Http2(Talk):
         # Before it is decoded, which takes far longer than receiving it.
         if facts.status is None and self._fed > self._limits.head_bytes + FRAMING_BYTES:
             raise Cut("malformed-response", reason="head-bound")
-        try:
-            events = self._state.receive_data(data)
+        self._unread += data
+        while (frame := self._frame()) is not None:
+            if frame[3] == GOAWAY and not self._ended:
+                self._goes_away(frame[9:])
+                continue
+            try:
+                events = self._state.receive_data(frame)
+            except ProtocolError:
+                raise Cut("malformed-response") from None
             for event in events:
                 self._event(event)
-        except ProtocolError:
-            raise Cut("malformed-response") from None
+
+    def _frame(self) -> bytes | None:
+        """Take the next whole frame of what has arrived.
+
+        One at a time, because what one says must not be lost to a fault in the next.
+        """
+        unread = self._unread
+        if len(unread) < 9:
+            return None
+        end = 9 + int.from_bytes(unread[:3], "big")
+        if end > 9 + self._state.max_inbound_frame_size:
+            raise Cut("malformed-response", reason="frame-size")
+        if len(unread) < end:
+            return None
+        frame = bytes(unread[:end])
+        del unread[:end]
+        return frame
+
+    def _goes_away(self, said: bytes) -> None:
+        """Take in that the recipient takes no more streams; h2 would read nothing after it, and an answer may come."""
+        if len(said) < 8:
+            raise Cut("malformed-response")
+        last = int.from_bytes(said[:4], "big") & 0x7FFFFFFF
+        code = _named(_error_code(int.from_bytes(said[4:8], "big")))
+        self._facts.more |= {"goaway": {"last_stream": last, "code": code}}
+        if last < STREAM and self._facts.status is None:
+            raise Unprocessed("goaway")
 
     def _event(self, event: Any) -> None:
         facts = self._facts
@@ -95,15 +129,17 @@ class Http2(Talk):
             if event.error_code == ErrorCodes.REFUSED_STREAM and facts.status is None:
                 raise Unprocessed("refused-stream", code=code)
             raise Cut("reset", code=code)
-        elif isinstance(event, ConnectionTerminated) and not self._ended:
-            last = event.last_stream_id or 0
-            facts.more |= {"goaway": {"last_stream": last, "code": _named(event.error_code)}}
-            if last < STREAM and facts.status is None:
-                raise Unprocessed("goaway")
 
     def finish(self) -> None:
         """Put the body into the facts."""
         self._body.finish()
+
+
+def _error_code(code: int) -> ErrorCodes | int:
+    try:
+        return ErrorCodes(code)
+    except ValueError:
+        return code
 
 
 def _named(code: Any) -> str:

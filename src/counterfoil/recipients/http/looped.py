@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from counterfoil import threads
-from counterfoil.recipients.http.wire import Stopped, Stopping, Waiting
+from counterfoil.recipients.http.wire import Stopped, Stopping, Waiting, given_up
 
 
 class LoopedWaiting(Waiting):
@@ -35,7 +35,9 @@ class LoopedWaiting(Waiting):
         if self._why is not None or (self._told is not None and self._told()):
             raise Stopped(self._why or "cancelled")
 
-    async def until(self, sock: socket.socket, *, readable: bool, writable: bool) -> None:
+    async def until(
+        self, sock: socket.socket, *, readable: bool, writable: bool, at_most_until: float | None = None
+    ) -> None:
         """Return when the socket may have become readable or writable."""
         self.check()
         loop, file = self._loop, sock.fileno()
@@ -44,9 +46,14 @@ class LoopedWaiting(Waiting):
             loop.add_reader(file, _wake, waiter)
         if writable:
             loop.add_writer(file, _wake, waiter)
+        giving_up = None
+        if at_most_until is not None:
+            giving_up = loop.call_later(max(0.0, at_most_until - time.monotonic()), _fail, waiter)
         try:
             await self._wait(waiter)
         finally:
+            if giving_up is not None:
+                giving_up.cancel()
             # Before anybody can close the socket: its number may be another one's next.
             if readable:
                 loop.remove_reader(file)
@@ -101,3 +108,8 @@ class LoopedWaiting(Waiting):
 def _wake(waiter: asyncio.Future[Any], value: Any = None) -> None:
     if not waiter.done():
         waiter.set_result(value)
+
+
+def _fail(waiter: asyncio.Future[Any]) -> None:
+    if not waiter.done():
+        waiter.set_exception(given_up())

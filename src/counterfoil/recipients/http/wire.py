@@ -52,14 +52,30 @@ def name_of(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 
+def given_up() -> Lost:
+    """Make the error of a connection that nobody answered in time."""
+    return Lost(OSError(errno.ETIMEDOUT, ""))
+
+
 class Waiting(Protocol):
     """How one colour waits, until a deadline or until it is told to stop."""
 
-    async def until(self, sock: socket.socket, *, readable: bool, writable: bool) -> None:
+    deadline: float
+
+    async def until(
+        self, sock: socket.socket, *, readable: bool, writable: bool, at_most_until: float | None = None
+    ) -> None:
         """Return when the socket may have become readable or writable.
+
+        Args:
+            sock: the socket.
+            readable: wait until it is.
+            writable: wait until it is.
+            at_most_until: when to give up before the deadline, on `time.monotonic()`.
 
         Raises:
             Stopped: nobody waits any more.
+            Lost: it was given up.
         """
         ...
 
@@ -98,8 +114,13 @@ class Wire:
         assert self._socket is not None
         return self._socket
 
-    async def connect(self, address: str, port: int) -> None:
+    async def connect(self, address: str, port: int, *, at_most_until: float | None = None) -> None:
         """Connect to an address.
+
+        Args:
+            address: the address.
+            port: the port.
+            at_most_until: when to give up before the deadline, on `time.monotonic()`.
 
         Raises:
             Lost: that did not work; nothing was sent.
@@ -117,7 +138,7 @@ class Wire:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = sock.connect_ex((address, port))
             if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
-                await self.waiting.until(sock, readable=False, writable=True)
+                await self.waiting.until(sock, readable=False, writable=True, at_most_until=at_most_until)
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         except OSError as error:
             raise Lost(error) from None
