@@ -1,5 +1,6 @@
 """SIGKILL in the application's transactions: what was sold is what the receipts say, and nothing was sold twice."""
 
+import os
 import random
 import sqlite3
 import subprocess
@@ -53,29 +54,31 @@ def receipts(url: str) -> list[str]:
     return sorted(found)
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("database"))
+    return f"sqlite:///{tmp_path}/shop.db"
+
+
 @pytest.mark.rule("T1", "T4", "L2")
-@pytest.mark.parametrize(("engine", "colour"), [("apsw", "blocking")])
-def test_killed_before_and_after_every_statement_it_is_sold_once(tmp_path: Path, engine: str, colour: str) -> None:
-    url = f"sqlite:///{tmp_path}/shop.db?engine={engine}"
+def test_killed_before_and_after_a_statement_it_is_sold_once(url: str) -> None:
     prepared(url)
-    kills = transacting("points", url, colour)
-    # Two transactions with their receipts, each statement before and after.
-    assert kills > 60
+    # Of the statements of two transactions, before and after: all with TRANSACTIONS_IN_FULL=1, else one in five.
+    stride = 1 if os.environ.get("TRANSACTIONS_IN_FULL") else 5
+    kills = transacting("points", url, "blocking", str(random.randint(1, stride)), str(stride))
+    assert kills > 40 // stride
     assert sold(url) == sorted(f"r{number}/{name}" for number in range(1, kills + 2) for name in "ab")
     assert receipts(url) == sold(url)
 
 
 @pytest.mark.rule("T1", "T4", "L2")
-@pytest.mark.parametrize(("engine", "colour"), [("apsw", "asyncio")])
-def test_killed_at_random_moments_what_is_sold_is_what_the_receipts_say(
-    tmp_path: Path, engine: str, colour: str
-) -> None:
-    url = f"sqlite:///{tmp_path}/shop.db?engine={engine}"
+def test_killed_at_random_moments_what_is_sold_is_what_the_receipts_say(url: str) -> None:
     prepared(url)
     seed = random.randrange(1 << 30)
-    kills = transacting("storm", url, colour, str(seed))
+    kills = transacting("storm", url, "asyncio", str(seed))
     found = sold(url)
-    assert kills > 10, f"seed {seed}"
-    assert len(found) > 10, f"seed {seed}"
+    assert kills > 5, f"seed {seed}"
+    assert len(found) > 5, f"seed {seed}"
     assert len(set(found)) == len(found), f"seed {seed}"
     assert receipts(url) == found, f"seed {seed}"

@@ -1,7 +1,7 @@
 """A process that lives of the application's transactions, and is killed in them.
 
-    python transacting.py points URL COLOUR       # a child for each statement: killed before and after it
-    python transacting.py storm URL COLOUR SEED   # children that transact without end, killed at random moments
+    python transacting.py points URL COLOUR FIRST STRIDE   # a child for each statement: killed before or after it
+    python transacting.py storm URL COLOUR SEED            # children that transact without end, killed at random
 
 It opens no ledger itself: each life is a fork of its own. It prints how many it killed. The application's table `sale`
 says what was sold; the ledger's receipts must say the same.
@@ -19,10 +19,19 @@ from collections.abc import Callable
 from typing import Any
 
 from counterfoil import AsyncRuntime, Runtime
+from counterfoil.ledgers.postgres import connections
 from counterfoil.ledgers.sqlite import engines
 
 AT_ONCE = 3
 STORM_S = 1.0
+
+
+# What each ledger says to its store goes through these.
+STATEMENTS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (engines._Apsw, ("execute", "command", "insert")),
+    (engines._Sqlite3, ("execute", "command", "insert")),
+    (connections.Connection, ("wait", "ask")),
+)
 
 
 class Refused(Exception):
@@ -35,8 +44,8 @@ class Trap:
     def __init__(self, number: int) -> None:
         self.left = number
         self.armed = False
-        for kind in (engines._Apsw, engines._Sqlite3):
-            for name in ("execute", "command", "insert"):
+        for kind, names in STATEMENTS:
+            for name in names:
                 setattr(kind, name, self._around(getattr(kind, name)))
 
     def _around(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +69,7 @@ def sells(name: str, trap: Trap | None = None) -> Callable[[Any], str]:
     def body(connection: Any) -> str:
         for statement in ("SAVEPOINT s", "INSERT INTO sale (name) VALUES ('dropped')", "ROLLBACK TO s", "RELEASE s"):
             connection.execute(statement)
-        connection.execute("INSERT INTO sale (name) VALUES (?)", (name,))
+        connection.execute(f"INSERT INTO sale (name) VALUES ('{name}')")
         if trap is not None:
             trap.count()
         return name
@@ -153,14 +162,14 @@ def in_colour(colour: str, blocking: Callable[..., None], later: Callable[..., A
         asyncio.run(later(*args))
 
 
-def points(url: str, colour: str) -> int:
+def points(url: str, colour: str, first: int, stride: int) -> int:
     number = 0
     while True:
         number += 1
         run_id = f"r{number}"
 
         def killed(number: int = number, run_id: str = run_id) -> None:
-            in_colour(colour, two_sales, two_sales_later, url, run_id, Trap(number))
+            in_colour(colour, two_sales, two_sales_later, url, run_id, Trap(first + (number - 1) * stride))
 
         code = os.waitstatus_to_exitcode(os.waitpid(child(killed), 0)[1])
         assert code in (0, -signal.SIGKILL), code
@@ -189,8 +198,9 @@ def storm(url: str, colour: str, seed: int) -> int:
 
 
 def main() -> None:
-    what, url, colour, *seed = sys.argv[1:]
-    print(points(url, colour) if what == "points" else storm(url, colour, int(seed[0])))
+    what, url, colour, *numbers = sys.argv[1:]
+    kills = points if what == "points" else storm
+    print(kills(url, colour, *map(int, numbers)))
 
 
 if __name__ == "__main__":
