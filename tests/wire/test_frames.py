@@ -1,4 +1,4 @@
-"""HTTP/2 frames that no library would send, in one piece and byte by byte."""
+"""Answers that no library would send, in one piece and byte by byte."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import h2.config
 import h2.connection
 import pytest
 
-from counterfoil import HTTP, Failed, Uncertain
+from counterfoil import HTTP, Accepted, Failed, Uncertain
 from tests.wire.scene import Scene, grant
 
 pytestmark = pytest.mark.rule("H3", "H7", "O5")
@@ -102,4 +102,27 @@ async def test_only_what_was_said_whole_proves_anything(
     with saying(data, piece=piece) as url:
         async with scene.seat(grant(url)) as seat:
             outcome = await seat.perform(HTTP(http2=True, timeout_s=5.0).get(url))
+    assert (type(outcome), outcome.evidence.kind) == (kind, why)
+
+
+@pytest.mark.parametrize("piece", [7, 1_000_000])
+@pytest.mark.parametrize(
+    ("data", "kind", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200 + b"\r\nContent-Length: 0\r\n\r\n", Uncertain, "malformed-response"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 20 + b"\r\nContent-Length: 0\r\n\r\n", Accepted, "status"),
+        (b"HTTP/1.1 102 Wait\r\n\r\n" * 50, Uncertain, "malformed-response"),
+        (b"HTTP/1.1 422 No\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc", Uncertain, "malformed-response"),
+        (b"HTTP/1.1 422 No\r\nContent-Length: 9\r\n\r\nabc", Failed, "status"),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", Uncertain, "cut-response"),
+        (b"", Uncertain, "no-response"),
+    ],
+    ids=["head over its bound", "head below it", "heads without end", "two lengths", "cut refusal", "SSH", "nothing"],
+)
+async def test_an_answer_means_the_same_however_it_is_cut_into_pieces(
+    scene: Scene, data: bytes, kind: type[Any], why: str, piece: int
+) -> None:
+    with saying(data, piece=piece) as url:
+        async with scene.seat(grant(url)) as seat:
+            outcome = await seat.perform(HTTP(head_bytes_max=100, timeout_s=5.0).post(url, json={}))
     assert (type(outcome), outcome.evidence.kind) == (kind, why)

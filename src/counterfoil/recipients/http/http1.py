@@ -76,6 +76,9 @@ class Http1(Talk):
     def _event(self, event: Any) -> bool:
         facts = self._facts
         if isinstance(event, h11.Response):
+            # The same answer must not be taken or not by how the network cut it into pieces.
+            if sum(len(name) + len(value) for name, value in event.headers) > self._limits.head_bytes:
+                raise Cut("malformed-response", reason="head-bound")
             facts.status = event.status_code
             facts.headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers)
             facts.reached = "answer-body"
