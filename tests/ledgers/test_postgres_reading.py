@@ -199,6 +199,30 @@ def test_a_held_snapshot_and_a_history_leave_no_dead_rows(open_ledger, shared_da
         assert [dead for _, dead in tables(looking).values()] == [0, 0, 0]
 
 
+@pytest.mark.rule("X13")
+def test_a_plan_that_was_made_for_a_small_ledger_holds_for_a_large_one(open_ledger, url, shared_database):
+    ledger = open_ledger(f"{url}&pool=1")
+    epoch = ledger.register("busy")
+    scans = f"SELECT relname, seq_scan, idx_scan FROM pg_stat_user_tables WHERE schemaname = '{ledger.schema}'"
+
+    def counted(looking: psycopg.Connection[Any]) -> dict[str, tuple[int, int]]:
+        ledger.append(entry(f"report/{time.monotonic()}"))
+        return {name: (sequential, indexed) for name, sequential, indexed in looking.execute(scans.encode()).fetchall()}
+
+    with psycopg.connect(shared_database, autocommit=True) as looking:
+        ledger.append(entry("first", epoch))
+        for table in ("run", "record", "owner"):
+            looking.execute(f"ANALYZE {ledger.schema}.{table}".encode())
+        time.sleep(1.1)
+        before = counted(looking)
+        for n in range(40):
+            ledger.append(entry(f"slot/{n}", epoch, run=f"r{n}", decision=True))
+        until(lambda: counted(looking)["run"][1] - before["run"][1] >= 40)
+        after = counted(looking)
+    for table in ("run", "record", "owner"):
+        assert after[table][0] == before[table][0], (table, before, after)
+
+
 @pytest.mark.rule("L4")
 def test_a_record_of_a_newer_format_or_kind_comes_back_as_unknown(open_ledger, shared_database):
     ledger = open_ledger()

@@ -114,7 +114,8 @@ CREATE FUNCTION :schema.append(
 ) RETURNS TABLE (
     verdict smallint, seq bigint, kind smallint, body bytea, epoch text, append_id bigint, at double precision,
     check_sum bigint, format smallint
-) LANGUAGE plpgsql AS $$
+-- A plan that was made while a table was small is kept while it grows.
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     total CONSTANT integer := cardinality(slots);
