@@ -870,3 +870,52 @@ async def test_without_a_dialect_or_without_sqlalchemy_the_mend_is_said(make, sh
             await run.transaction("sell", shop.sells("mug"), connection="sqlalchemy")
         assert phases(life) == []
     assert shop.calls == 0
+
+
+@BLOCKING
+@SQLITE
+@pytest.mark.rule("T2", "T3")
+async def test_what_is_staged_is_there_with_the_commit_and_gone_with_a_rollback_also_to_a_savepoint(make, shop):
+    from counterfoil import Dispatcher, Outbox, Recipient
+
+    sent: list[str] = []
+    mail = Recipient("mail")
+
+    @mail.operation()
+    def send(ctx: Any, to: str) -> str:
+        sent.append(to)
+        return f"message to {to}"
+
+    @send.reconcile
+    def find(ctx: Any, to: str) -> str | None:
+        return None
+
+    async with make() as life, life.run("r") as run:
+        outbox = Outbox(life.inner)
+        outbox.migrate()
+        dispatcher = Dispatcher(life.inner, [mail])
+
+        def stages(connection: Any) -> None:
+            outbox.stage(connection, send(to="ann"), key="kept")
+            connection.execute("SAVEPOINT s")
+            outbox.stage(connection, send(to="ben"), key="dropped")
+            connection.execute("ROLLBACK TO s")
+
+        def raises_after(connection: Any) -> None:
+            stages(connection)
+            raise ValueError("no")
+
+        with pytest.raises(ValueError, match="no"):
+            await run.transaction("sell", raises_after)
+        assert [outbox.receipt(key) for key in ("kept", "dropped")] == [None, None]
+        dispatcher.run_until_idle(timeout_s=10)
+        assert sent == []
+        await run.transaction("sell", shop.sells("mug", then=stages))
+        # The receipt of the commit is one thing, that of the dispatch another.
+        pending = outbox.receipt("kept")
+        assert pending is not None
+        assert (pending.state, pending.outcome) == ("pending", None)
+        dispatcher.run_until_idle(timeout_s=10)
+        assert outbox.receipt("dropped") is None
+        assert sent == ["ann"]
+    assert shop.sold == ["mug"]
