@@ -21,6 +21,18 @@ READ_BYTES: Final = 65_536
 _RESET: Final = struct.pack("ii", 1, 0)
 _RESETS: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN, errno.EPROTOTYPE})
 
+# OpenSSL's codes for certificates that do not verify; its texts are for people, and differ between versions.
+_UNTRUSTED: Final = {
+    9: "certificate-not-yet-valid",
+    10: "certificate-expired",
+    18: "certificate-self-signed",
+    19: "certificate-self-signed",
+    20: "certificate-of-unknown-authority",
+    21: "certificate-of-unknown-authority",
+    62: "certificate-of-another-host",
+    64: "certificate-of-another-host",
+}
+
 
 class Stopped(Exception):
     """Nobody waits any more."""
@@ -40,7 +52,7 @@ class Lost(Exception):
 
 
 class TLSFailed(Exception):
-    """No TLS session: `reason` is OpenSSL's name for it."""
+    """No TLS session: `reason` is OpenSSL's name for it, or says what is wrong with the certificate."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -160,7 +172,7 @@ class Wire:
                     return wrapped.selected_alpn_protocol()
                 await self.waiting.until(wrapped, readable=wants == "read", writable=wants == "write")
         except ssl.SSLCertVerificationError as error:
-            raise TLSFailed(error.verify_message or "certificate-verify-failed") from None
+            raise TLSFailed(_UNTRUSTED.get(error.verify_code, f"certificate-refused-{error.verify_code}")) from None
         except ssl.SSLError as error:
             raise TLSFailed(error.reason or type(error).__name__) from None
         except ValueError:
