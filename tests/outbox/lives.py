@@ -15,7 +15,7 @@ class Life:
 
     def __init__(self, shop: Shop, *names: str, **more: Any) -> None:
         self.shop = shop
-        self.runtime = Runtime(shop.url, clock=shop.clock)
+        self.runtime = Runtime(shop.url, clock=shop.given_clock)
         self.runtime.__enter__()
         more.setdefault("terms", quick())
         chosen = [shop.recipients[name] for name in names or shop.recipients]
@@ -63,9 +63,8 @@ class Life:
 
     def fenced(self) -> None:
         """Have others take this life for gone, although it goes on."""
-        with self.shop.connected() as connection:
-            connection.execute("UPDATE counterfoil_owner SET retired = 1 WHERE epoch = ?", (self.epoch,))
+        self.shop.sql(f"UPDATE counterfoil_owner SET retired = 1 WHERE epoch = '{self.epoch}'")
 
     def crash(self) -> None:
-        """End it without a word: its lock goes, and nothing is recorded."""
+        """End it without a word: it is found gone, and nothing of what it has in hand is recorded."""
         self.runtime.ledger.close()  # type: ignore[attr-defined]

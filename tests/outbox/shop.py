@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+
+import psycopg
 
 from counterfoil import UNASKABLE, Contract, Dispatcher, Outbox, Receipt, Recipient
 from counterfoil.outbox.terms import Terms
@@ -90,11 +92,11 @@ def recipients(box: Mailbox) -> dict[str, Recipient]:
 class Shop:
     """An application with its database, its outbox and its recipients."""
 
-    def __init__(self, path: Path, engine: str, *, clock: Clock | None = None) -> None:
-        self.path = path
-        self.engine = engine
-        self.url = f"sqlite:///{path}?engine={engine}"
-        self.clock = clock
+    begin = "BEGIN"
+    url: str
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self.given_clock = clock
         self.box = Mailbox()
         self.recipients = recipients(self.box)
         self.outbox = Outbox(self.url, clock=clock)
@@ -102,22 +104,30 @@ class Shop:
         with self.connected() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY)")
 
+    @property
+    def clock(self) -> Clock:
+        assert self.given_clock is not None
+        return self.given_clock
+
     def close(self) -> None:
         self.outbox.close()
 
     def operation(self, to: str, *, recipient: str = "mail") -> Any:
         return self.recipients[recipient].operations["send"](to=to)
 
-    @contextmanager
-    def connected(self) -> Iterator[Any]:
-        with connected(self.path, self.engine) as connection:
-            yield connection
+    def connected(self) -> AbstractContextManager[Any]:
+        raise NotImplementedError
+
+    def sql(self, text: str) -> None:
+        """Change the outbox's tables by hand, as they are called in SQLite."""
+        with self.transaction() as connection:
+            connection.execute(text)
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         """An ordinary transaction of the application, rolled back if its block raises."""
         with self.connected() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(self.begin)
             try:
                 yield connection
             except BaseException:
@@ -128,7 +138,7 @@ class Shop:
     def order(self, key: str, *, recipient: str = "mail", to: str | None = None, **more: Any) -> str:
         """Save an order and stage its mail; return the effect id."""
         with self.transaction() as connection:
-            connection.execute("INSERT INTO orders (id) VALUES (?)", (key,))
+            connection.execute(f"INSERT INTO orders (id) VALUES ('{key}')")
             operation = self.operation(to or key, recipient=recipient)
             return self.outbox.stage(connection, operation, key=key, **more).effect_id
 
@@ -140,7 +150,7 @@ class Shop:
         """A dispatcher of some recipients, by default of all."""
         chosen = [self.recipients[name] for name in names or self.recipients]
         more.setdefault("terms", quick())
-        return Dispatcher(self.url, chosen, clock=self.clock, **more)
+        return Dispatcher(self.url, chosen, clock=self.given_clock, **more)
 
     def dispatch(self, *names: str, timeout_s: float = 20.0, **more: Any) -> bool:
         """Dispatch until idle."""
@@ -151,6 +161,52 @@ class Shop:
         found = self.outbox.receipt(key)
         assert found is not None
         return found
+
+
+class FileShop(Shop):
+    """A shop in a SQLite file."""
+
+    begin = "BEGIN IMMEDIATE"
+
+    def __init__(self, path: Path, engine: str, *, clock: Clock | None = None) -> None:
+        self.path = path
+        self.engine = engine
+        self.url = f"sqlite:///{path}?engine={engine}"
+        super().__init__(clock=clock)
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        with connected(self.path, self.engine) as connection:
+            yield connection
+
+
+class PostgresShop(Shop):
+    """A shop in a schema of its own of a PostgreSQL database."""
+
+    def __init__(self, database: str, name: str, *, clock: Clock | None = None) -> None:
+        self.database = database
+        self.name = name
+        self.url = f"{database}?schema=cf_{name}&beat=0.2"
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {name}".encode())
+        super().__init__(clock=clock)
+
+    @contextmanager
+    def connected(self, **more: Any) -> Iterator[Any]:
+        more.setdefault("autocommit", True)
+        connection = psycopg.connect(self.database, options=f"-csearch_path={self.name}", **more)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def sql(self, text: str) -> None:
+        super().sql(text.replace("counterfoil_", f"cf_{self.name}."))
+
+    def close(self) -> None:
+        super().close()
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA {self.name}, cf_{self.name} CASCADE".encode())
 
 
 def quick(**more: Any) -> Terms:

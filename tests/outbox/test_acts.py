@@ -135,11 +135,10 @@ def test_what_somebody_has_in_hand_what_has_expired_and_what_has_acceptance_evid
     lone.box.does["o1"] = refused
     lone.order("o1")
     lone.dispatch()
-    with lone.transaction() as connection:
-        connection.execute(
-            "INSERT INTO counterfoil_late_evidence (intent, attempt, claims, body, owner, at)"
-            " SELECT intent, attempt, 'accepted', '{}', '', 0 FROM counterfoil_receipt WHERE phase = 'failed'"
-        )
+    lone.sql(
+        "INSERT INTO counterfoil_late_evidence (intent, attempt, claims, body, owner, at)"
+        " SELECT intent, attempt, 'accepted', '{}', '', 0 FROM counterfoil_receipt WHERE phase = 'failed'"
+    )
     with pytest.raises(UsageError, match="evidence that it was accepted"):
         lone.outbox.redrive("o1", expect_version=lone.receipt("o1").version, **ACT)
 

@@ -9,19 +9,25 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from counterfoil import Runtime
 from tests.cli.terminal import Terminal
-from tests.outbox.shop import Shop
+from tests.outbox.shop import FileShop
 
 SECRET = "hunter2"
 SAID = ("--by", "ann", "--reason", "looked at it")
 
 
 @pytest.fixture
-def desk(lone: Shop) -> Terminal:
+def lone(opens: Any) -> Any:
+    return opens("apsw")
+
+
+@pytest.fixture
+def desk(lone: FileShop) -> Terminal:
     def lost(ctx: object) -> None:
         raise ConnectionResetError
 
@@ -74,7 +80,7 @@ def test_an_intent_is_shown_without_its_payload(desk: Terminal) -> None:
 
 
 @pytest.mark.rule("N2", "X15")
-def test_acts_are_recorded_and_stale_versions_refused(desk: Terminal, lone: Shop) -> None:
+def test_acts_are_recorded_and_stale_versions_refused(desk: Terminal, lone: FileShop) -> None:
     version = desk.json("outbox", "show", "lost")["version"]
     stale = ("--expect-version", str(version - 1))
     now = ("--expect-version", str(version))
@@ -94,7 +100,7 @@ def test_acts_are_recorded_and_stale_versions_refused(desk: Terminal, lone: Shop
 
 
 @pytest.mark.rule("N2", "X15", "L10")
-def test_pausing_draining_and_pruning(desk: Terminal, lone: Shop) -> None:
+def test_pausing_draining_and_pruning(desk: Terminal, lone: FileShop) -> None:
     desk("outbox", "pause", *SAID, "mail")
     lone.order("later")
     lone.dispatch()
@@ -158,7 +164,7 @@ def program(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 @pytest.mark.rule("X3")
 @pytest.mark.parametrize("target", ["post:mail", "post.py:both"])
-def test_a_process_dispatches_until_it_is_idle(lone: Shop, folder: Path, target: str) -> None:
+def test_a_process_dispatches_until_it_is_idle(lone: FileShop, folder: Path, target: str) -> None:
     lone.order("o1")
     done = program(folder, "--ledger", lone.url, "dispatch", target, "--until-idle")
     assert "1 accepted" in done.communicate(timeout=30)[1]
@@ -167,7 +173,7 @@ def test_a_process_dispatches_until_it_is_idle(lone: Shop, folder: Path, target:
 
 
 @pytest.mark.rule("X3", "X15")
-def test_a_process_drains_when_it_is_told_to_end(lone: Shop, folder: Path) -> None:
+def test_a_process_drains_when_it_is_told_to_end(lone: FileShop, folder: Path) -> None:
     running = program(folder, "--ledger", lone.url, "dispatch", "post:mail")
     lone.order("o1")
     lone.outbox.wait("o1", timeout_s=30)
@@ -179,7 +185,7 @@ def test_a_process_drains_when_it_is_told_to_end(lone: Shop, folder: Path) -> No
     assert lone.receipt("o2").state == "pending"
 
 
-def test_recipients_that_are_not_there_are_named(lone: Shop, folder: Path) -> None:
+def test_recipients_that_are_not_there_are_named(lone: FileShop, folder: Path) -> None:
     for target, says in (
         ("post:nobody", "no recipients"),
         ("nowhere:mail", "cannot be imported"),

@@ -20,7 +20,6 @@ from counterfoil import (
     UsageError,
 )
 from tests.outbox.shop import Shop, quick
-from tests.support import Clock
 
 
 def raising(error: BaseException) -> Any:
@@ -238,9 +237,8 @@ def test_a_failure_is_final_unless_the_contract_says_that_another_attempt_is_saf
 
 
 @pytest.mark.rule("X10")
-def test_retry_after_is_honoured_bounded_and_visible(tmp_path: Any) -> None:
-    clock = Clock()
-    shop = Shop(tmp_path / "shop.db", "apsw", clock=clock)
+def test_retry_after_is_honoured_bounded_and_visible(timed: Shop) -> None:
+    shop, clock = timed, timed.clock
     for to, wished in (("bo", 30.0), ("al", 1e9), ("cy", float("nan")), ("di", "soon")):
         shop.box.does[to] = refused(Rejected, 1, details={"retry_after_s": wished}, **NOT_SENT)
         shop.order(to)
@@ -258,7 +256,6 @@ def test_retry_after_is_honoured_bounded_and_visible(tmp_path: Any) -> None:
     clock.advance(1.1)
     shop.dispatch()
     assert shop.receipt("bo").state == "accepted"
-    shop.close()
 
 
 @pytest.mark.rule("X6", "O2")
@@ -310,9 +307,8 @@ def test_a_key_that_is_closed_at_the_recipient_has_failed(lone: Shop) -> None:
 
 
 @pytest.mark.rule("E9", "X8")
-def test_a_recipient_gets_its_time_before_not_found_counts(tmp_path: Any) -> None:
-    clock = Clock()
-    shop = Shop(tmp_path / "shop.db", "apsw", clock=clock)
+def test_a_recipient_gets_its_time_before_not_found_counts(timed: Shop) -> None:
+    shop, clock = timed, timed.clock
     slow = Recipient("slow")
 
     @slow.operation(visibility=60.0)
@@ -335,7 +331,6 @@ def test_a_recipient_gets_its_time_before_not_found_counts(tmp_path: Any) -> Non
         if seconds < 31.0:
             assert (shop.receipt("o1").state, shop.box.asked) == ("dispatching", [])
     assert shop.receipt("o1").outcome == Accepted("mail-1", "reconcile")
-    shop.close()
 
 
 @pytest.mark.rule("E5", "E19")
@@ -367,9 +362,8 @@ def test_a_proof_that_cannot_be_kept_proves_nothing_and_is_kept_as_late_evidence
 
 
 @pytest.mark.rule("X12")
-def test_an_intent_that_was_not_sent_in_time_ends_as_rejected(tmp_path: Any) -> None:
-    clock = Clock()
-    shop = Shop(tmp_path / "shop.db", "apsw", clock=clock)
+def test_an_intent_that_was_not_sent_in_time_ends_as_rejected(timed: Shop) -> None:
+    shop, clock = timed, timed.clock
     shop.order("o1", expires_at=clock.time() + 10)
     shop.order("o2", expires_at=clock.time() + 10, not_before=clock.time() + 5)
     shop.order("in-time", expires_at=clock.time() + 10)
@@ -386,13 +380,11 @@ def test_an_intent_that_was_not_sent_in_time_ends_as_rejected(tmp_path: Any) -> 
     for key in ("o1", "o2", "in-time"):
         assert shop.receipt(key).outcome == Rejected(Evidence("expired", phase="not-dispatched", bytes_offered=0))
     assert shop.box.log == []
-    shop.close()
 
 
 @pytest.mark.rule("X12")
-def test_a_retry_does_not_outlive_the_expiry_and_what_may_have_been_sent_never_expires(tmp_path: Any) -> None:
-    clock = Clock()
-    shop = Shop(tmp_path / "shop.db", "apsw", clock=clock)
+def test_a_retry_does_not_outlive_the_expiry_and_what_may_have_been_sent_never_expires(timed: Shop) -> None:
+    shop, clock = timed, timed.clock
     shop.box.does["o1"] = refused(Rejected, 99, details={"retry_after_s": 300.0}, **NOT_SENT)
     shop.box.does["o2"] = raising(ConnectionResetError())
     shop.box.says["o2"] = raising(ConnectionRefusedError())
@@ -405,7 +397,6 @@ def test_a_retry_does_not_outlive_the_expiry_and_what_may_have_been_sent_never_e
     shop.dispatch()
     assert shop.receipt("o1").state == "rejected"
     assert shop.receipt("o2").outcome == Accepted("mail-2", "reconcile")
-    shop.close()
 
 
 @pytest.mark.rule("X3")
@@ -434,8 +425,7 @@ def test_an_unknown_operation_and_a_newer_format_are_left_and_block_nobody(lone:
         lone.outbox.stage(connection, recall(to="al"), key="o1", lane="L")
     lone.order("o2")
     lone.order("o3", lane="L")
-    with lone.transaction() as connection:
-        connection.execute("UPDATE counterfoil_ready SET format = 2 WHERE recipient = 'mail' AND lane IS NULL")
+    lone.sql("UPDATE counterfoil_ready SET format = 2 WHERE recipient = 'mail' AND lane IS NULL")
     lone.order("o4")
     lone.dispatch("mail")
     assert (lone.receipt("o1").state, lone.receipt("o1").reason) == ("blocked", "unknown-operation")

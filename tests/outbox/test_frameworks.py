@@ -13,7 +13,7 @@ import sqlalchemy
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 
 from counterfoil import UsageError
-from tests.outbox.shop import Shop
+from tests.outbox.shop import FileShop
 
 
 class Base(DeclarativeBase):
@@ -26,21 +26,21 @@ class Order(Base):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path / "shop.db", "sqlite3")
+def store(tmp_path: Path) -> Iterator[FileShop]:
+    shop = FileShop(tmp_path / "shop.db", "sqlite3")
     yield shop
     shop.close()
 
 
 @pytest.fixture
-def sql(store: Shop) -> Iterator[sqlalchemy.Engine]:
+def sql(store: FileShop) -> Iterator[sqlalchemy.Engine]:
     engine = sqlalchemy.create_engine(f"sqlite:///{store.path}")
     yield engine
     engine.dispose()
 
 
 @pytest.mark.rule("X1", "T2")
-def test_an_orm_session_stages_with_its_objects(store: Shop, sql: sqlalchemy.Engine) -> None:
+def test_an_orm_session_stages_with_its_objects(store: FileShop, sql: sqlalchemy.Engine) -> None:
     with Session(sql) as session, session.begin():
         store.outbox.stage(session, store.operation("first"), key="before-any-row")
         session.add(Order(id="o1"))
@@ -65,7 +65,7 @@ def test_an_orm_session_stages_with_its_objects(store: Shop, sql: sqlalchemy.Eng
 
 
 @pytest.mark.rule("X1", "T2")
-def test_core_and_scoped_sessions_stage_too(store: Shop, sql: sqlalchemy.Engine) -> None:
+def test_core_and_scoped_sessions_stage_too(store: FileShop, sql: sqlalchemy.Engine) -> None:
     with sql.begin() as connection:
         connection.execute(sqlalchemy.insert(Order).values(id="o1"))
         store.outbox.stage(connection, store.operation("bo"), key="o1")
@@ -86,7 +86,7 @@ def test_core_and_scoped_sessions_stage_too(store: Shop, sql: sqlalchemy.Engine)
 
 
 @pytest.mark.rule("X1")
-def test_sqlalchemy_without_a_transaction_is_refused(store: Shop, sql: sqlalchemy.Engine) -> None:
+def test_sqlalchemy_without_a_transaction_is_refused(store: FileShop, sql: sqlalchemy.Engine) -> None:
     with Session(sql) as session, pytest.raises(UsageError, match="no open transaction") as caught:
         store.outbox.stage(session, store.operation("bo"), key="o1")
     assert "session.begin()" in caught.value.hint
@@ -100,7 +100,7 @@ def test_sqlalchemy_without_a_transaction_is_refused(store: Shop, sql: sqlalchem
 
 
 @pytest.mark.rule("X1")
-def test_sqlalchemy_on_another_database_is_refused(store: Shop, tmp_path: Path) -> None:
+def test_sqlalchemy_on_another_database_is_refused(store: FileShop, tmp_path: Path) -> None:
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'other.db'}")
     with Session(engine) as session, session.begin(), pytest.raises(UsageError, match="the outbox is in"):
         store.outbox.stage(session, store.operation("bo"), key="o1")
@@ -161,7 +161,7 @@ connection.close()
 
 
 @pytest.mark.rule("X1", "T2")
-def test_django_stages_inside_atomic(store: Shop) -> None:
+def test_django_stages_inside_atomic(store: FileShop) -> None:
     # Django is configured once for a process, so it gets one of its own.
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", DJANGO, str(store.path)], check=False, capture_output=True, text=True
@@ -176,7 +176,7 @@ def test_django_stages_inside_atomic(store: Shop) -> None:
     ]
 
 
-def test_what_is_no_connection_of_a_framework_is_refused(store: Shop) -> None:
+def test_what_is_no_connection_of_a_framework_is_refused(store: FileShop) -> None:
     with pytest.raises(UsageError, match="takes a connection, not sqlalchemy"):
         store.outbox.stage(sqlalchemy.text("x"), store.operation("bo"), key="o1")
     with sqlite3.connect(store.path) as connection, pytest.raises(UsageError, match="takes a connection, not sqlite3"):

@@ -11,7 +11,6 @@ import pytest
 from counterfoil import Evidence, Failed, Lane, Rejected, UsageError
 from tests.outbox.lives import Life
 from tests.outbox.shop import ACT, Shop, quick
-from tests.support import Clock
 
 
 def fails(ctx: Any) -> Any:
@@ -112,9 +111,8 @@ def test_an_uncertain_head_holds_its_lane_until_somebody_decides(lone: Shop) -> 
 
 
 @pytest.mark.rule("X11")
-def test_a_head_that_is_due_tomorrow_holds_its_lane_and_no_other(tmp_path: Any) -> None:
-    clock = Clock()
-    shop = Shop(tmp_path / "shop.db", "apsw", clock=clock)
+def test_a_head_that_is_due_tomorrow_holds_its_lane_and_no_other(timed: Shop) -> None:
+    shop, clock = timed, timed.clock
     shop.order("a0", lane="a", not_before=clock.time() + 86_400)
     shop.order("a1", lane="a")
     shop.order("b0", lane="b")
@@ -123,7 +121,6 @@ def test_a_head_that_is_due_tomorrow_holds_its_lane_and_no_other(tmp_path: Any) 
     clock.advance(86_401)
     shop.dispatch()
     assert [to for _, to in shop.box.log] == ["b0", "a0", "a1"]
-    shop.close()
 
 
 @pytest.mark.rule("X11")
@@ -140,9 +137,8 @@ def test_a_crashed_owner_of_a_head_does_not_let_the_next_pass(lone: Shop) -> Non
 
 
 @pytest.mark.rule("X11", "X12")
-def test_an_expired_head_lets_the_next_pass(tmp_path: Any) -> None:
-    clock = Clock()
-    shop = Shop(tmp_path / "shop.db", "apsw", clock=clock)
+def test_an_expired_head_lets_the_next_pass(timed: Shop) -> None:
+    shop, clock = timed, timed.clock
     shop.order("a0", lane="a", expires_at=clock.time() + 1)
     shop.order("a1", lane="a", expires_at=clock.time() + 1)
     shop.order("a2", lane="a")
@@ -150,7 +146,6 @@ def test_an_expired_head_lets_the_next_pass(tmp_path: Any) -> None:
     shop.dispatch()
     assert [to for _, to in shop.box.log] == ["a2"]
     assert [shop.receipt(f"a{number}").state for number in range(3)] == ["rejected", "rejected", "accepted"]
-    shop.close()
 
 
 @pytest.mark.rule("X11")

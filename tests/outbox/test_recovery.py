@@ -8,7 +8,6 @@ from counterfoil import Accepted, Evidence, Rejected, Uncertain
 from counterfoil.outbox.requests import Unsent
 from tests.outbox.lives import Life
 from tests.outbox.shop import Shop, quick
-from tests.support import Clock
 
 
 @pytest.mark.rule("X4")
@@ -75,10 +74,7 @@ def test_claims_that_never_come_to_a_send_are_bounded_too(lone: Shop) -> None:
     bounds = quick(revoked=2, kills=99)
     for number in range(2):
         lone.order(f"first{number}", recipient="post")
-        with lone.transaction() as connection:
-            connection.execute(
-                "UPDATE counterfoil_ready SET due = 0 WHERE intent = (SELECT max(seq) FROM counterfoil_intent)"
-            )
+        lone.sql("UPDATE counterfoil_ready SET due = 0 WHERE intent = (SELECT max(seq) FROM counterfoil_intent)")
         life = Life(lone, concurrency=1, batch=2, terms=bounds)
         assert len(life.turn()) == 1
         life.crash()
@@ -196,9 +192,8 @@ def test_a_late_failure_says_nothing_about_a_later_send(lone: Shop) -> None:
 
 
 @pytest.mark.rule("X9")
-def test_a_holder_that_was_suspended_does_not_send_late(tmp_path: object) -> None:
-    clock = Clock()
-    shop = Shop(tmp_path / "shop.db", "apsw", clock=clock)  # type: ignore[operator]
+def test_a_holder_that_was_suspended_does_not_send_late(timed: Shop) -> None:
+    shop, clock = timed, timed.clock
     shop.order("o1")
     life = Life(shop, terms=quick(send_by_s=10.0))
     life.turn()
@@ -212,14 +207,12 @@ def test_a_holder_that_was_suspended_does_not_send_late(tmp_path: object) -> Non
     clock.advance(1.0)
     life.settle()
     assert (shop.receipt("o1").state, shop.box.sends("o1")) == ("accepted", 1)
-    shop.close()
 
 
 @pytest.mark.rule("X9")
 @pytest.mark.parametrize("clocks", ["wall", "boot"])
-def test_either_clock_stops_a_late_sender(tmp_path: object, clocks: str) -> None:
-    clock = Clock()
-    shop = Shop(tmp_path / "shop.db", "apsw", clock=clock)  # type: ignore[operator]
+def test_either_clock_stops_a_late_sender(timed: Shop, clocks: str) -> None:
+    shop, clock = timed, timed.clock
     shop.order("o1")
     life = Life(shop, terms=quick(send_by_s=10.0))
     life.turn()
@@ -228,16 +221,14 @@ def test_either_clock_stops_a_late_sender(tmp_path: object, clocks: str) -> None
     else:
         clock.mono += 10.0
     assert isinstance(life.jobs[0].begin(), Unsent)
-    shop.close()
 
 
 @pytest.mark.rule("X9")
 @pytest.mark.parametrize(("later_s", "sends"), [(594.0, 2), (596.0, 1)])
 def test_a_resend_happens_only_while_it_ends_inside_the_horizon_of_the_first_send(
-    tmp_path: object, later_s: float, sends: int
+    timed: Shop, later_s: float, sends: int
 ) -> None:
-    clock = Clock()
-    shop = Shop(tmp_path / "shop.db", "apsw", clock=clock)  # type: ignore[operator]
+    shop, clock = timed, timed.clock
     # The contract's horizon is 600 s, one send may take 5 s.
     shop.order("o1", recipient="post")
     life = Life(shop)
@@ -250,13 +241,11 @@ def test_a_resend_happens_only_while_it_ends_inside_the_horizon_of_the_first_sen
     if sends == 1:
         receipt = shop.receipt("o1")
         assert (receipt.state, isinstance(receipt.outcome, Uncertain)) == ("needs-operator", True)
-    shop.close()
 
 
 @pytest.mark.rule("X9")
-def test_the_horizon_counts_from_the_first_send_and_ends_also_between_claim_and_send(tmp_path: object) -> None:
-    clock = Clock()
-    shop = Shop(tmp_path / "shop.db", "apsw", clock=clock)  # type: ignore[operator]
+def test_the_horizon_counts_from_the_first_send_and_ends_also_between_claim_and_send(timed: Shop) -> None:
+    shop, clock = timed, timed.clock
     shop.order("o1", recipient="post")
     for later_s in (0.0, 400.0):
         clock.advance(later_s)
@@ -279,7 +268,6 @@ def test_the_horizon_counts_from_the_first_send_and_ends_also_between_claim_and_
     life.settle()
     assert shop.box.sends("o1") == 2
     assert shop.receipt("o1").state == "needs-operator"
-    shop.close()
 
 
 @pytest.mark.rule("X3", "X5")
@@ -296,8 +284,8 @@ def test_claims_and_rights_are_refused_to_a_retired_life(lone: Shop) -> None:
 
 
 @pytest.mark.rule("X15", "L14")
-def test_a_restored_outbox_starts_paused_and_asks_before_it_sends(tmp_path: object) -> None:
-    shop = Shop(tmp_path / "shop.db", "apsw")  # type: ignore[operator]
+def test_a_restored_outbox_starts_paused_and_asks_before_it_sends(lone: Shop) -> None:
+    shop = lone
     shop.order("delivered-in-the-lost-part")
     shop.order("never-delivered")
     shop.order("door", recipient="door")
@@ -316,4 +304,3 @@ def test_a_restored_outbox_starts_paused_and_asks_before_it_sends(tmp_path: obje
     shop.order("new")
     shop.dispatch()
     assert shop.receipt("new").state == "accepted"
-    shop.close()

@@ -9,7 +9,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from counterfoil.ledgers.postgres.outbox_staging import numbered
 from counterfoil.ports.outbox_store import Staging
+from counterfoil.staging.postgres_state import placing
 from counterfoil.staging.running import Rows, driver_module, no_connection, no_transaction, run
 
 _BEGIN = "use `with session.begin():` or `with engine.begin() as connection:`"
@@ -39,16 +41,16 @@ def stage(connection: Any, staging: Staging, ledger: Any) -> list[bool]:
     """Write the intents."""
     core = connection if isinstance(connection, Connection) else connection.connection()
     raw = core.connection.driver_connection
-    driver = driver_module(raw)
-    driver.check_inside(raw, ledger)
-    numbered = core.dialect.name == "postgresql"
+    driver_module(raw).check_inside(raw, ledger)
+    counted = core.dialect.driver == "asyncpg"
+    postgres = core.dialect.name == "postgresql"
 
     def execute(sql: str, parameters: Sequence[Any]) -> Rows:
-        if numbered:
-            sql = driver.worded(sql, core.dialect.paramstyle)
-        result = core.exec_driver_sql(sql, tuple(parameters))
+        result = core.exec_driver_sql(numbered(sql) if counted else sql, tuple(parameters))
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
+    if postgres:
+        run(placing(raw, ledger), execute)
     return run(staging, execute)
 
 

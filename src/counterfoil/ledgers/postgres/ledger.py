@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -24,6 +25,10 @@ from counterfoil.ledgers.rows import OwnerRow, RunRow
 from counterfoil.ledgers.submissions import Submission
 from counterfoil.ports.ledger import Deliver
 from counterfoil.protocol.records import Entry, Record, with_body
+
+if TYPE_CHECKING:
+    from counterfoil.ledgers.postgres.outbox import PostgresOutbox
+    from counterfoil.ledgers.postgres.outbox_view import PostgresOutboxView
 
 
 class PostgresLedger:
@@ -76,6 +81,17 @@ class PostgresLedger:
         self._restores = Restores(self._pool, reader=self._reader, schema=schema)
         self._tail = Tail(self._reader)
         self._listener = Listener(self._pool, channel=names.channel(schema), poll_s=poll_s)
+
+    @cached_property
+    def place(self) -> tuple[str, int, int, str]:
+        """What tells this ledger's database and schema from all others."""
+        ((system, database),) = self._reader.query("SELECT system_identifier, database::bigint FROM :schema.ledger")
+        return ("postgresql", system, database, self.schema)
+
+    @property
+    def quoted(self) -> str:
+        """The ledger's schema, quoted."""
+        return names.quoted(self.schema)
 
     @property
     def pool(self) -> Pool:
@@ -198,6 +214,24 @@ class PostgresLedger:
                     effect_ran="no",
                     hint="prune again",
                 ) from error
+
+    def outbox(
+        self, *, clock: Callable[[], float] | None = None, create: bool = True
+    ) -> tuple[PostgresOutbox, PostgresOutboxView]:
+        """Open the outbox in the same database, making its tables, durably, if they are not there.
+
+        Args:
+            clock: seconds since 1970; None: the database's.
+            create: False: refuse where there are none, or older ones.
+
+        Raises:
+            UsageError: they are not there, or older, and may or shall not be made.
+        """
+        from counterfoil.ledgers.postgres.outbox import PostgresOutbox
+        from counterfoil.ledgers.postgres.outbox_view import PostgresOutboxView
+
+        store = PostgresOutbox(self._pool, schema=self.schema, clock=clock, create=create)
+        return store, PostgresOutboxView(store)
 
     def diagnose(self) -> Sequence[tuple[str, str, str, str]]:
         """Return findings about what the guarantees rest on: (level, subject, found, mend)."""

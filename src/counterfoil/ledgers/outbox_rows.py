@@ -1,0 +1,132 @@
+"""What all outbox stores share: rows made into claims and stories, and claims into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from counterfoil.ports.outbox_store import AttemptRow, Claim, Requeue, Story
+from counterfoil.protocol import standings
+from counterfoil.protocol.standings import LOOK, SEND, Standing
+
+# States in which an intent waits for a person, or for a dispatcher that knows more.
+RESTING = frozenset({"needs-operator", "quarantined", "blocked"})
+
+
+def counted(body: bytes | None, kind: str, *, at: float) -> Standing:
+    """Return the standing of a claim, with the claim counted, from that of its intent before it."""
+    standing = standings.decode(body)
+    return standings.claimed(standing, kind, now=at) if kind in (SEND, LOOK) else standing
+
+
+def ready_values(claim: Claim, requeue: Requeue, *, now: float) -> tuple[Any, ...]:
+    """Make the row of an intent that waits again: as the columns of `ready` stand in its table."""
+    due = None if requeue.delay_s is None else now + requeue.delay_s
+    return (
+        claim.intent,
+        requeue.kind,
+        claim.recipient,
+        claim.operation,
+        claim.format,
+        due,
+        now if due is None else due,
+        claim.lane,
+        claim.place,
+        requeue.state,
+        requeue.reason,
+        now,
+        standings.encode(requeue.standing),
+    )
+
+
+def orphan(intent: int, what: Sequence[Any], *, then: tuple[str, Standing], now: float) -> tuple[Any, ...]:
+    """Make the row of an intent whose claim's owner is gone.
+
+    Args:
+        intent: its number.
+        what: recipient, operation, format, lane, place.
+        then: what to do with it next, and what is known.
+        now: the database's clock.
+    """
+    kind, standing = then
+    tried = "retry-scheduled" if standing.claims > standing.revoked else "pending"
+    state = "reconciling" if kind == LOOK else tried
+    recipient, operation, format_, lane, place = what
+    return (
+        intent,
+        kind,
+        recipient,
+        operation,
+        format_,
+        now,
+        now,
+        lane,
+        place,
+        state,
+        None,
+        now,
+        standings.encode(standing),
+    )
+
+
+def attempt_row(row: Sequence[Any], standing: Standing) -> AttemptRow:
+    """Make one claim of a story: (seq, kind, owner, at, right, right_at, phase, final, body, ended)."""
+    attempt, kind, owner, at, right, right_at, phase, final, body, ended = row
+    return AttemptRow(
+        attempt=attempt,
+        kind=kind,
+        owner=owner,
+        at=at,
+        standing=standing,
+        right=right,
+        right_at=right_at,
+        phase=phase,
+        final=bool(final),
+        body=body or b"{}",
+        ended=ended,
+    )
+
+
+def story_of(
+    intent: Sequence[Any],
+    *,
+    waiting: Sequence[Any] | None,
+    head: tuple[int, str | None, float | None] | None,
+    attempts: Sequence[AttemptRow],
+    late: Sequence[Any],
+    acts: Sequence[Any],
+) -> Story:
+    """Put a story together.
+
+    Args:
+        intent: (seq, effect_id, key, recipient, operation, body, policy, lane, place, not_before, expires_at,
+            staged_at).
+        waiting: (kind, state, reason, since, due, standing) of its row in `ready`.
+        head: (at, stuck, since) of its lane, None where nothing was delivered yet.
+        attempts: its claims, in order.
+        late: its late facts.
+        acts: the acts about it.
+    """
+    seq, effect_id, key, recipient, operation, body, policy, lane, place, not_before, expires_at, staged_at = intent
+    at, stuck, since = head or (1, None, None)
+    return Story(
+        effect_id=effect_id,
+        key=key,
+        recipient=recipient,
+        operation=operation,
+        body=body,
+        policy=policy,
+        lane=lane,
+        place=place,
+        not_before=not_before,
+        expires_at=expires_at,
+        staged_at=staged_at,
+        version=1 + sum(2 if a.phase else 1 for a in attempts) + len(late) + len(acts),
+        intent=seq,
+        waiting=None if waiting is None else (*waiting[:5], standings.decode(waiting[5])),
+        lane_at=None if lane is None else at,
+        lane_stuck=None if stuck is None else (stuck, since or 0.0),
+        attempts=tuple(attempts),
+        late=tuple(tuple(row) for row in late),
+        acts=tuple(tuple(row) for row in acts),
+    )

@@ -1,0 +1,373 @@
+"""The outbox in a PostgreSQL ledger: its tables stand in the ledger's schema, in the application's own database."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar, cast
+
+import psycopg
+
+from counterfoil.errors import CommitUnknown, LedgerUnavailable, UsageError
+from counterfoil.ledgers.outbox_rows import counted, orphan
+from counterfoil.ledgers.postgres import names, outbox_schema, outbox_staging, troubles
+from counterfoil.ledgers.postgres.connections import Connection
+from counterfoil.ledgers.postgres.outbox_turn import FORMAT_MAX, RECEIPT, Asking, PostgresTurn, requeue
+from counterfoil.ledgers.postgres.pool import Pool
+from counterfoil.ports.outbox_store import Known, NewIntent, Staging, Sweep, Turn
+from counterfoil.protocol import standings
+from counterfoil.protocol.standings import LOOK, SEND
+
+T = TypeVar("T")
+
+# Claims that one transaction recovers, and rows that one look marks.
+PAGE: Final = 500
+# A look whether anything is due costs a round trip, so there is one this often at most.
+LOOK_S: Final = 0.04
+SETTLE_S: Final = 30.0
+_TRIES: Final = 6
+_PAUSE_S: Final = 0.01
+_KEPT_TURNS: Final = 100
+
+_ENLIST: Final = (
+    "INSERT INTO :schema.dispatcher (epoch, label, since, low, ended) VALUES (%s, %s, %s,"
+    " (SELECT coalesce(max(seq), 0) + 1 FROM :schema.attempt), false)"
+)
+_ENDED: Final = "UPDATE :schema.dispatcher SET ended = true WHERE epoch = %s AND NOT ended"
+_LIVES: Final = "SELECT epoch FROM :schema.dispatcher WHERE NOT ended AND epoch <> %s"
+_OPEN: Final = (
+    "SELECT a.seq, a.intent, a.kind, a.standing, a.at, i.recipient, i.operation, i.format, i.lane, i.place"
+    " FROM :schema.dispatcher d JOIN :schema.attempt a ON a.seq >= d.low AND a.owner = d.epoch"
+    " JOIN :schema.intent i ON i.seq = a.intent WHERE d.epoch = %s"
+    " AND NOT EXISTS (SELECT FROM :schema.receipt c WHERE c.attempt = a.seq) ORDER BY a.seq LIMIT %s"
+)
+_REVOKE: Final = (
+    "INSERT INTO :schema.sending (attempt, kind, owner, at) SELECT a, 'revocation', %s, %s"
+    " FROM unnest(%s::bigint[]) a ON CONFLICT (attempt) DO NOTHING"
+)
+_GRANTED: Final = "SELECT attempt, at FROM :schema.sending WHERE kind = 'grant' AND attempt = ANY (%s)"
+_RECIPIENTS: Final = """
+WITH RECURSIVE named (name) AS (
+    (SELECT recipient FROM :schema.ready WHERE kind = 'send' AND due IS NOT NULL ORDER BY recipient LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.recipient FROM :schema.ready r WHERE r.kind = 'send' AND r.due IS NOT NULL AND r.recipient > n.name
+        ORDER BY r.recipient LIMIT 1) FROM named n WHERE n.name IS NOT NULL
+)
+SELECT name, (SELECT r.state FROM :schema.ready r WHERE r.kind = 'send' AND r.recipient = name AND r.due <= %s
+    ORDER BY r.due, r.intent LIMIT 1) FROM named WHERE name IS NOT NULL
+"""
+_UNKNOWN_RECIPIENT: Final = (
+    "UPDATE :schema.ready SET state = 'blocked', reason = 'unknown-recipient', since = %s WHERE intent IN"
+    " (SELECT intent FROM :schema.ready WHERE kind = 'send' AND recipient = %s AND due <= %s ORDER BY due LIMIT %s"
+    " FOR UPDATE SKIP LOCKED) AND state <> 'blocked'"
+)
+_FRONT: Final = (
+    "SELECT intent, operation, format FROM :schema.ready WHERE kind = 'send' AND recipient = %s AND due <= %s"
+    " ORDER BY due, intent LIMIT %s"
+)
+_STRANGE: Final = (
+    "UPDATE :schema.ready SET state = 'blocked', reason = %s, since = %s, due = NULL WHERE intent IN"
+    " (SELECT intent FROM :schema.ready WHERE intent = ANY (%s) FOR UPDATE SKIP LOCKED)"
+)
+_BLOCKED: Final = (
+    "SELECT intent, recipient, operation, format FROM :schema.ready WHERE state = 'blocked' AND due IS NULL"
+)
+_BACK: Final = (
+    "UPDATE :schema.ready SET state = 'pending', reason = NULL, since = %s, due = greatest(not_before, %s)"
+    " WHERE intent IN (SELECT intent FROM :schema.ready WHERE intent = ANY (%s) FOR UPDATE SKIP LOCKED)"
+)
+# A lane whose head was staged while the place before it ended: neither saw the other.
+_STALLED: Final = """
+SELECT r.intent FROM (SELECT DISTINCT lane FROM :schema.ready WHERE lane IS NOT NULL) l
+LEFT JOIN :schema.lane_head h ON h.lane = l.lane
+JOIN :schema.ready r ON r.lane = l.lane AND r.place = coalesce(h.at, 1) AND r.due IS NULL AND r.state = 'pending'
+"""
+_NEXT_DUE: Final = "SELECT min(due) FROM :schema.ready WHERE kind = %s AND recipient = %s AND due IS NOT NULL"
+_UNSETTLED: Final = (
+    "SELECT min(due) FROM :schema.ready WHERE due IS NOT NULL AND state IN ('retry-scheduled', 'reconciling')"
+    " AND recipient = ANY (%s)"
+)
+_ANY_DUE: Final = (
+    "SELECT EXISTS (SELECT FROM unnest(%s::text[]) k CROSS JOIN unnest(%s::text[]) n CROSS JOIN LATERAL"  # noqa: S608
+    " (SELECT FROM :schema.ready r WHERE r.kind = k AND r.recipient = n AND r.due <= "
+    f"{outbox_staging.NOW} LIMIT 1) d)"
+)
+_SCOPES: Final = (
+    "SELECT l.accepted > b.resumed, ARRAY(SELECT scope FROM :schema.pause) FROM :schema.ledger l, :schema.outbox b"
+)
+_CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
+
+
+class PostgresOutbox:
+    """See `counterfoil.ports.outbox_store.OutboxStore`.
+
+    Args:
+        pool: where connections are taken from.
+        schema: the ledger's schema.
+        clock: seconds since 1970; None: the database's own.
+        create: False: refuse where there are no tables, or older ones.
+
+    Raises:
+        UsageError: they are not there, or older, and may or shall not be made.
+        LedgerUnavailable: a newer version has made them.
+    """
+
+    def __init__(self, pool: Pool, *, schema: str, clock: Callable[[], float] | None, create: bool) -> None:
+        self._pool = pool
+        self.quoted = names.quoted(schema)
+        self._clock = clock
+        self._offset_s: float | None = None
+        self._turns = itertools.count(1)
+        self._low: dict[tuple[str, str], float] = {}
+        self._known: list[str] = []
+        self._look_at = 0.0
+        self._prepare(schema, create=create)
+
+    def _prepare(self, schema: str, *, create: bool) -> None:
+        version = self._pool.read(lambda connection: outbox_schema.version_of(connection, schema))
+        outbox_schema.refuse_newer(version)
+        if version == len(outbox_schema.MIGRATIONS):
+            return
+        if not create:
+            raise UsageError(
+                "there is no outbox in this ledger" if version == 0 else "the outbox is older than this version",
+                hint="an application makes it, or `counterfoil outbox migrate`",
+            )
+        with self._pool.take() as connection:
+            outbox_schema.apply(connection, schema)
+
+    def staging(self, intents: Sequence[NewIntent], *, now: float | None = None) -> Staging:
+        """Write intents, as statements that the caller's own connection runs."""
+        return outbox_staging.stage(intents, schema=self.quoted, now=now or self._virtual())
+
+    def taking(self, source: str, message: str, *, window_s: float) -> Staging:
+        """Note that a message is taken, as statements that the caller's own connection runs."""
+        return outbox_staging.take((source, message), schema=self.quoted, now=self._virtual(), window_s=window_s)
+
+    def enlist(self, epoch: str, label: str) -> None:
+        """Register a dispatcher's life, durably."""
+        self.write(lambda asking: asking.rows(_ENLIST, (epoch, label, self.now())))
+
+    def dismiss(self, epoch: str) -> None:
+        """Note that a life has nothing in hand any more."""
+
+        def work(asking: Asking) -> None:
+            asking.rows(_ENDED, (epoch,))
+            asking.rows("DELETE FROM :schema.turn WHERE epoch = %s", (epoch,))
+
+        self.write(work)
+
+    def exchange(self, epoch: str, work: Callable[[Turn], T]) -> T:
+        """Do work in one transaction of a life, durable on return; a COMMIT that is not answered is settled."""
+        number = next(self._turns)
+
+        def once(asking: Asking) -> T:
+            turn = PostgresTurn(asking, epoch, number=number, now=self._virtual(), low=self._low)
+            self._offset_s = turn.now - time.monotonic()
+            if number % _KEPT_TURNS == 0:
+                asking.rows("DELETE FROM :schema.turn WHERE epoch = %s AND number < %s", (epoch, number))
+            return work(turn)
+
+        return self.write(once, turn=(epoch, number))
+
+    def write(self, work: Callable[[Asking], T], *, turn: tuple[str, int] | None = None) -> T:
+        """Do work in one transaction, durable on return.
+
+        Args:
+            work: what to do; done again where the server asks for that.
+            turn: the slot by which a lost COMMIT is settled; None: it stays unknown.
+
+        Raises:
+            CommitUnknown: the server did not say how the commit ended.
+            LedgerError: anything else; nothing was recorded.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            with self._pool.take() as connection:
+                committing, answer = False, cast("T", None)
+                try:
+                    connection.execute("BEGIN")
+                    asking = Asking(connection, self.quoted)
+                    asking.rows("SELECT :schema.insist()::text")
+                    answer = work(asking)
+                    committing = True
+                    connection.execute("COMMIT")
+                except psycopg.Error as error:
+                    if not _rolled_back(connection):
+                        if committing:
+                            return self._settled(turn, answer, troubles.lost(error))
+                        raise troubles.unreachable(error) from error
+                    if error.sqlstate not in troubles.AGAIN or tries == _TRIES:
+                        raise troubles.said(error) from error
+                except BaseException:
+                    _rolled_back(connection)
+                    raise
+                else:
+                    if connection.wait_cancelled:
+                        return self._settled(turn, answer, troubles.not_awaited())
+                    return answer
+            time.sleep(_PAUSE_S * tries * random.uniform(0.5, 2))  # noqa: S311
+
+    def _settled(self, turn: tuple[str, int] | None, answer: T, unknown: CommitUnknown) -> T:
+        """Find out how a commit ended by filling its slot: a conflict means that it stands."""
+        if turn is None:
+            raise unknown
+        end = time.monotonic() + SETTLE_S
+        while time.monotonic() < end:
+            try:
+                stands = self.write(lambda asking: _stands(asking, turn))
+            except LedgerUnavailable:
+                time.sleep(_PAUSE_S * 5)
+                continue
+            if stands:
+                return answer
+            raise LedgerUnavailable(
+                f"the transaction was not committed: {unknown}", code="ledger-unreachable", effect_ran="no"
+            ) from unknown
+        raise unknown
+
+    def query(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement that records nothing."""
+        return self._pool.read(lambda connection: Asking(connection, self.quoted).rows(sql, parameters))
+
+    def read(self, work: Callable[[Asking], T]) -> T:
+        """Do work that records nothing, in one snapshot."""
+
+        def once(connection: Connection) -> T:
+            with connection.transaction():
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                return work(Asking(connection, self.quoted))
+
+        return self._pool.read(once)
+
+    def changed(self) -> bool:
+        """Say whether something that the last sweep knew recipients of is due."""
+        now = time.monotonic()
+        if now < self._look_at or not self._known:
+            return False
+        self._look_at = now + LOOK_S
+        return bool(self.query(_ANY_DUE, ([SEND, LOOK], self._known, self._virtual()))[0][0])
+
+    def now(self) -> float:
+        """Return the database's clock, as it was heard last and has gone on since."""
+        if self._clock is not None:
+            return self._clock()
+        offset_s = self._offset_s
+        if offset_s is None:
+            offset_s = self._offset_s = float(self.query(_CLOCK)[0][0]) - time.monotonic()
+        return time.monotonic() + offset_s
+
+    def _virtual(self) -> float | None:
+        return None if self._clock is None else self._clock()
+
+    def sweep(self, epoch: str, known: Known, *, unsettled: bool = False) -> Sweep:
+        """Look over the outbox; it writes only where there is something to mark."""
+        self._low.clear()
+        now = self.now()
+        self._mark(known, now)
+        lives = tuple(row[0] for row in self.query(_LIVES, (epoch,)))
+        ((restored, scopes),) = self.query(_SCOPES)
+        paused = frozenset(scopes) | ({"*"} if restored else frozenset())
+        usable = [name for name in known if f"recipient:{name}" not in paused and "*" not in paused]
+        self._known = usable
+        due = [self.query(_NEXT_DUE, (kind, name))[0][0] for name in usable for kind in (SEND, LOOK)]
+        later = [self.query(_UNSETTLED, (usable,))[0][0]] if unsettled else []
+        return Sweep(lives=lives, next_due_s=_left(due, now), unsettled_due_s=_left(later, now), paused=paused)
+
+    def _mark(self, known: Known, now: float) -> None:
+        strange = [
+            name
+            for name, state in self.query(_RECIPIENTS, (now,))
+            if name not in known and state not in (None, "blocked")
+        ]
+        front: dict[str, list[int]] = {"newer-format": [], "unknown-operation": []}
+        for name, operations in known.items():
+            for intent, operation, format_ in self.query(_FRONT, (name, now, PAGE)):
+                if operation not in operations or format_ > FORMAT_MAX:
+                    front["newer-format" if format_ > FORMAT_MAX else "unknown-operation"].append(intent)
+        back = [
+            intent
+            for intent, name, operation, format_ in self.query(_BLOCKED)
+            if name in known and operation in known[name] and format_ <= FORMAT_MAX
+        ]
+        back += [row[0] for row in self.query(_STALLED)]
+        if strange or back or any(front.values()):
+            self.write(lambda asking: _mark(asking, strange, (front, back), now=now))
+
+    def recover(self, gone: str, *, by: str) -> int:
+        """Take back what a life that is gone had in hand, durably."""
+        count = 0
+        while True:
+            page = self.write(lambda asking: _recover(asking, gone, by=by, now=self.now()))
+            count += page
+            if page < PAGE:
+                return count
+
+
+def _rolled_back(connection: Connection) -> bool:
+    """Roll back what is open; return whether the server said that nothing stands."""
+    if connection.closed or connection.broken:
+        return False
+    if not connection.idle:
+        try:
+            connection.execute("ROLLBACK")
+        except psycopg.Error:
+            return False
+    return connection.idle
+
+
+def _stands(asking: Asking, turn: tuple[str, int]) -> bool:
+    taken = asking.rows(
+        "INSERT INTO :schema.turn (epoch, number) VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING number", turn
+    )
+    # The answer waits for a commit of its own, whichever it is.
+    mark = -time.monotonic_ns()
+    asking.rows("INSERT INTO :schema.turn (epoch, number) VALUES (%s, %s)", (turn[0], mark))
+    return not taken
+
+
+def _left(moments: Sequence[float | None], now: float) -> float | None:
+    found = [moment for moment in moments if moment is not None]
+    return min(found) - now if found else None
+
+
+def _mark(
+    asking: Asking, strange: Sequence[str], rows: tuple[dict[str, list[int]], Sequence[int]], *, now: float
+) -> None:
+    front, back = rows
+    for name in strange:
+        asking.rows(_UNKNOWN_RECIPIENT, (now, name, now, PAGE))
+    for reason, intents in front.items():
+        if intents:
+            asking.rows(_STRANGE, (reason, now, intents))
+    if back:
+        asking.rows(_BACK, (now, now, list(back)))
+
+
+def _recover(asking: Asking, gone: str, *, by: str, now: float) -> int:
+    found = asking.rows(_OPEN, (gone, PAGE))
+    if found:
+        # Whoever fills the send-right first decides. Where the owner did, it may have been sent.
+        sends = [row[0] for row in found if row[2] == SEND]
+        asking.rows(_REVOKE, (by, now, sends))
+        granted = dict(asking.rows(_GRANTED, (sends,)))
+        columns: list[list[Any]] = [[], [], [], [], []]
+        for attempt, intent, kind, *_ in found:
+            phase = "revoked" if kind == SEND and attempt not in granted else "released"
+            for column, value in zip(columns, (attempt, intent, phase, False, b"{}"), strict=True):
+                column.append(value)
+        ours = {row[0] for row in asking.rows(RECEIPT, (by, now, *columns))}
+        again = []
+        for attempt, intent, kind, kept, at, *what in found:
+            if attempt in ours:
+                standing = counted(kept, kind, at=at)
+                then = standings.orphaned(standing, kind, sent_at=granted.get(attempt), now=now)
+                again.append(orphan(intent, what, then=then, now=now))
+        requeue(asking, again)
+    if len(found) < PAGE:
+        asking.rows(_ENDED, (gone,))
+        asking.rows("DELETE FROM :schema.turn WHERE epoch = %s", (gone,))
+    return len(found)

@@ -1,0 +1,131 @@
+"""Staging as statements: whoever holds the application's connection runs them there, blocking or awaited.
+
+Parameters are `%s`; drivers that count them get `$1` (`numbered`). A lane's tail is locked before anything of that lane
+is written, and until the commit: so places are in commit order, and a rollback leaves no gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from counterfoil.errors import NameConflict
+from counterfoil.ports.outbox_store import NewIntent, Staging
+
+NOW: Final = "coalesce(%s::float8, extract(epoch FROM clock_timestamp())::float8)"
+_TAIL: Final = (
+    "INSERT INTO :schema.lane_tail AS t (lane, next) VALUES (%s::text, 1)"
+    " ON CONFLICT (lane) DO UPDATE SET next = t.next RETURNING next"
+)
+_INTENT: Final = (
+    "INSERT INTO :schema.intent (effect_id, namespace, key, recipient, operation, format, body, fingerprint, policy,"  # noqa: S608
+    " lane, place, on_stuck, not_before, expires_at, generation, staged_at, trace)"
+    " VALUES (%s::text, %s::text, %s::text, %s::text, %s::text, %s::int, %s::bytea, %s::text, %s::text, %s::text,"
+    f" %s::bigint, %s::text, %s::float8, %s::float8, (SELECT generation FROM :schema.ledger), {NOW}, %s::text)"
+    " ON CONFLICT (effect_id) DO NOTHING RETURNING seq, staged_at"
+)
+_TAKEN: Final = "UPDATE :schema.lane_tail SET next = next + 1 WHERE lane = %s::text"
+_READY: Final = (
+    "INSERT INTO :schema.ready (intent, kind, recipient, operation, format, due, not_before, state, since)"
+    " VALUES (%s::bigint, 'send', %s::text, %s::text, %s::int, %s::float8, %s::float8, 'pending', %s::float8)"
+)
+_READY_IN_LANE: Final = (
+    "INSERT INTO :schema.ready (intent, kind, recipient, operation, format, due, not_before, lane, place, state, since)"
+    " VALUES (%s::bigint, 'send', %s::text, %s::text, %s::int,"
+    " CASE WHEN %s::bigint = coalesce((SELECT at FROM :schema.lane_head WHERE lane = %s::text), 1) THEN %s::float8 END,"
+    " %s::float8, %s::text, %s::bigint, 'pending', %s::float8)"
+)
+_KNOWN: Final = "SELECT fingerprint FROM :schema.intent WHERE effect_id = %s::text"
+_TAKE: Final = (
+    f"INSERT INTO :schema.inbox (source, message, at) VALUES (%s::text, %s::text, {NOW})"  # noqa: S608
+    " ON CONFLICT (source, message) DO NOTHING RETURNING at"
+)
+_FORGET: Final = (
+    "DELETE FROM :schema.inbox WHERE (source, message) IN"
+    " (SELECT source, message FROM :schema.inbox WHERE at < %s::float8 ORDER BY at LIMIT 10 FOR UPDATE SKIP LOCKED)"
+)
+
+
+@lru_cache(256)
+def worded(sql: str, schema: str) -> str:
+    """Put the schema's quoted name into a statement."""
+    return sql.replace(":schema", schema)
+
+
+@lru_cache(256)
+def numbered(sql: str) -> str:
+    """Count the parameters of a statement, as asyncpg wants them."""
+    parts = sql.split("%s")
+    return "".join(f"{part}${place}" for place, part in enumerate(parts[:-1], start=1)) + parts[-1]
+
+
+def stage(intents: Sequence[NewIntent], *, schema: str, now: float | None) -> Staging:
+    """Write intents; see `counterfoil.ports.outbox_store.OutboxStore.staging`.
+
+    Args:
+        intents: what to write.
+        schema: the ledger's, quoted.
+        now: seconds since 1970; None: the database's own clock.
+    """
+    fresh = [False] * len(intents)
+    order = sorted(range(len(intents)), key=lambda at: (intents[at].lane or "", at))
+    for at in order:
+        intent = intents[at]
+        place = None
+        if intent.lane is not None:
+            place = (yield worded(_TAIL, schema), (intent.lane,))[0][0]
+        written = yield worded(_INTENT, schema), _values(intent, place, now=now)
+        if written:
+            fresh[at] = True
+            yield from _waiting(intent, (written[0][0], place, written[0][1]), schema=schema)
+            continue
+        known = yield worded(_KNOWN, schema), (intent.effect_id,)
+        if known[0][0] != intent.fingerprint:
+            raise NameConflict(
+                f"key {intent.key!r} was staged for another operation; this one was not staged",
+                hint="give a different intent a different key",
+            )
+    return fresh
+
+
+def _values(intent: NewIntent, place: Any, *, now: float | None) -> tuple[Any, ...]:
+    return (
+        intent.effect_id,
+        intent.namespace,
+        intent.key,
+        intent.recipient,
+        intent.operation,
+        intent.format,
+        intent.body,
+        intent.fingerprint,
+        intent.policy,
+        intent.lane,
+        place,
+        intent.on_stuck,
+        intent.not_before,
+        intent.expires_at,
+        now,
+        intent.trace,
+    )
+
+
+def _waiting(intent: NewIntent, row: tuple[Any, Any, Any], *, schema: str) -> Staging:
+    seq, place, now = row
+    # Not before it is staged, so that what came first is taken first.
+    due = now if intent.not_before is None else max(now, intent.not_before)
+    what = (seq, intent.recipient, intent.operation, intent.format)
+    if intent.lane is None:
+        yield worded(_READY, schema), (*what, due, due, now)
+    else:
+        yield worded(_TAKEN, schema), (intent.lane,)
+        yield worded(_READY_IN_LANE, schema), (*what, place, intent.lane, due, due, intent.lane, place, now)
+    return []
+
+
+def take(message: tuple[str, str], *, schema: str, now: float | None, window_s: float) -> Staging:
+    """Note that a message is taken, and forget a few that are older than the window."""
+    taken = yield worded(_TAKE, schema), (*message, now)
+    if taken:
+        yield worded(_FORGET, schema), (taken[0][0] - window_s,)
+    return [bool(taken)]

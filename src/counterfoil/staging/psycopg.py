@@ -1,0 +1,70 @@
+"""Staging through a connection of `psycopg`, blocking or asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from counterfoil.errors import UsageError
+from counterfoil.ports.outbox_store import Staging
+from counterfoil.staging.postgres_state import check_kind, placing
+from counterfoil.staging.running import Rows, no_connection, no_transaction, run, run_async
+
+_BEGIN = "use `with connection.transaction():`, or a connection without autocommit"
+
+
+def is_async(connection: Any) -> bool:
+    """Whether the connection is one of asyncio."""
+    return isinstance(connection, psycopg.AsyncConnection)
+
+
+def check(connection: Any, ledger: Any) -> None:
+    """Check that intents can be staged here.
+
+    Raises:
+        UsageError: it commits by itself, its transaction has failed, or the ledger is none of PostgreSQL.
+    """
+    if not isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
+        raise no_connection(connection)
+    check_kind(ledger)
+    status = connection.info.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise UsageError(
+            "the transaction on this connection has failed; nothing was staged",
+            code="no-transaction",
+            hint="roll it back, or to a savepoint",
+        )
+    # Without autocommit the first statement begins one.
+    if status != TransactionStatus.INTRANS and (status != TransactionStatus.IDLE or connection.autocommit):
+        raise no_transaction(_BEGIN)
+
+
+check_inside = check
+
+
+def stage(connection: psycopg.Connection[Any], staging: Staging, ledger: Any) -> list[bool]:
+    """Write the intents."""
+    with connection.cursor(row_factory=tuple_row) as cursor:
+
+        def execute(sql: str, parameters: Sequence[Any]) -> Rows:
+            cursor.execute(sql.encode(), parameters)
+            return cursor.fetchall() if cursor.description is not None else []
+
+        run(placing(connection, ledger), execute)
+        return run(staging, execute)
+
+
+async def stage_async(connection: psycopg.AsyncConnection[Any], staging: Staging, ledger: Any) -> list[bool]:
+    """The same, awaited."""
+    async with connection.cursor(row_factory=tuple_row) as cursor:
+
+        async def execute(sql: str, parameters: Sequence[Any]) -> Rows:
+            await cursor.execute(sql.encode(), parameters)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+        await run_async(placing(connection, ledger), execute)
+        return await run_async(staging, execute)
