@@ -128,6 +128,19 @@ def test_somebody_elses_long_transaction_makes_nothing_new_again(open_ledger, ur
 
 
 @pytest.mark.rule("P2")
+def test_what_a_server_that_counts_anew_has_is_noticed(open_ledger, url):
+    ledger, watching = open_ledger(), open_ledger(f"{url}&poll=0.001")
+    _, seen = watching.changes(-1)
+    watching._tail._last = "9000000000:9000000000:"
+    ledger.append(entry("slot"))
+    time.sleep(0.01)
+    changed, seen = watching.changes(seen)
+    assert changed == {("n", "run")}
+    time.sleep(0.01)
+    assert watching.changes(seen) == (set(), seen)
+
+
+@pytest.mark.rule("P2")
 def test_an_outcome_that_another_process_records_is_heard_of_before_anybody_polls(open_ledger):
     ledger, watching = open_ledger(), open_ledger()
     _, seen = watching.changes(-1)

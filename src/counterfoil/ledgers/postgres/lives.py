@@ -24,6 +24,8 @@ from counterfoil.ledgers.rows import OwnerRow
 
 BEATS: Final = 3
 _TRIES: Final = 3
+# Whoever leaves waits no longer for a database that is gone; his silence says the same.
+_LEAVE_S: Final = 2.0
 _LIVE: Final = 0
 _STATE: Final = (
     "SELECT o.retired, coalesce(b.count, -1), o.beat_s FROM :schema.owner o LEFT JOIN :schema.beat b ON b.owner = o.id"
@@ -107,7 +109,7 @@ class Lives:
         self._pool.usable()
         if epoch in self._own:
             self._own.discard(epoch)
-            self._write("retire(%s, NULL)", (epoch,))
+            self._write("retire(%s, NULL)", (epoch,), timeout_s=min(_LEAVE_S, self._pool.timeout_s))
 
     def gone(self, epoch: str) -> bool:
         """Return True only if a life is proved to be over; it is then retired durably.
@@ -166,7 +168,7 @@ class Lives:
         own, self._own = self._own, set()
         for epoch in own:
             try:
-                self._write("retire(%s, NULL)", (epoch,), timeout_s=2.0)
+                self._write("retire(%s, NULL)", (epoch,), timeout_s=_LEAVE_S)
             except LedgerUnavailable:
                 return
 

@@ -17,6 +17,9 @@ _KEPT_MAX: Final = 100_000
 # Nobody has waited for so long that nobody's place must be kept.
 _FORGET_S: Final = 60.0
 
+# How many transactions back a look begins when the server behind the address is another one now.
+_BACK: Final = 100_000
+
 _NOW: Final = "SELECT pg_current_snapshot()::text"
 _CHANGED: Final = """
 SELECT pg_current_snapshot()::text, NULL, NULL
@@ -72,7 +75,12 @@ class Tail:
             # Whoever begins to wait reads his run after this.
             self._last = self._reader.query(_NOW)[0][0]
             return
-        for snapshot, namespace, run in self._reader.query(_CHANGED, {"last": self._last}):
+        found = self._reader.query(_CHANGED, {"last": self._last})
+        if _end_of(found[0][0]) < _end_of(self._last):
+            # A promoted standby, or another cluster: its transactions are counted anew.
+            start = max(3, _end_of(found[0][0]) - _BACK)
+            found = self._reader.query(_CHANGED, {"last": f"{start}:{start}:"})
+        for snapshot, namespace, run in found:
             if snapshot is not None:
                 self._last = snapshot
                 continue
@@ -81,3 +89,7 @@ class Tail:
             self._changed[namespace, run] = self._count
         while len(self._changed) > _KEPT_MAX:
             del self._changed[next(iter(self._changed))]
+
+
+def _end_of(snapshot: str) -> int:
+    return int(snapshot.split(":")[1])
