@@ -29,6 +29,8 @@ async def test_s16_a_deadline_before_the_answer_is_uncertain_and_never_called_fa
         assert (outcome.evidence.kind, outcome.evidence.phase) == ("deadline", "dispatched")
         assert outcome.evidence.details is not None
         assert outcome.evidence.details["attempts"] == 1
+        # By this identity it is found in the audit, and asked for where the recipient was told it.
+        assert outcome.evidence.details["key"].startswith("cf-")
         assert outcome.evidence.details["peer"] == f"127.0.0.1:{peer.port}"
         assert "failed" not in repr(outcome).lower()
         peer.release()

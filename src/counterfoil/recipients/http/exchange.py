@@ -78,7 +78,7 @@ class Exchange:
         self._attempt = attempt
         keyed = None if settled.contract is None else settled.contract.idempotency
         self._key = None if keyed is None or not key else (keyed.header, key)
-        self._facts = Facts()
+        self._facts = Facts(key=key)
 
     def abort(self) -> None:
         """Cut it: nobody waits any more. From any thread."""

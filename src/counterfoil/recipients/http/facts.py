@@ -59,6 +59,7 @@ class Facts:
         answer_bytes: how much of any answer came.
         cut: why there is no more of it (a kind of evidence), None if it is whole.
         hops: redirects that were followed.
+        key: the effect key, by which somebody can ask what became of it.
         more: further facts for the evidence.
     """
 
@@ -73,6 +74,7 @@ class Facts:
     answer_bytes: int = 0
     cut: str | None = None
     hops: int = 0
+    key: str = ""
     more: dict[str, Any] = field(default_factory=dict)
 
     def header(self, name: str) -> str | None:

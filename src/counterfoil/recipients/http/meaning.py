@@ -155,6 +155,8 @@ def failed(facts: Facts, kind: str, contract: Terms | None, *, retryable: bool =
 
 
 def uncertain(facts: Facts, kind: str, contract: Terms | None) -> Uncertain:
-    """Say that nothing proves how it ended."""
+    """Say that nothing proves how it ended, and by which key to ask."""
+    if facts.key:
+        facts.more["key"] = facts.key
     named = None if contract is None else contract.name
     return Uncertain(facts.evidence(kind, DISPATCHED, contract=named), response=facts.response)
