@@ -46,19 +46,24 @@ class TestSqliteWithSqlite3(_Sqlite):
 
 
 class TestPostgres(LedgerConformance):
+    major = 18
     _numbers = count(1)
     url: str
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _server(cls, postgres_clusters: Any) -> Iterator[None]:
-        cluster = postgres_clusters(18)
+        cluster = postgres_clusters(cls.major)
         cls.url = cluster.database(name := f"conformance_{os.getpid()}")
         yield
         cluster.drop(name)
 
     def make_ledger(self) -> Ledger:
         return PostgresLedger(self.url, schema=f"test_{next(self._numbers)}")
+
+
+class TestOldestPostgres(TestPostgres):
+    major = 16
 
 
 RULE_PARTS = ("W", "L")
