@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]
 import psycopg
 import pytest
 import sqlalchemy
@@ -225,7 +225,7 @@ async def test_an_inbox_takes_a_message_once_in_every_driver(server: PostgresSho
         assert inbox.once(connection, "billing", "m1")
         connection.commit()
     inbox.close()
-    connection: Any = await asyncpg.connect(server.database)
-    async with AsyncInbox(server.url) as taken, connection.transaction():
-        assert [await taken.once(connection, "billing", m) for m in ("m1", "m2")] == [False, True]
-    await connection.close()
+    looped: Any = await asyncpg.connect(server.database)
+    async with AsyncInbox(server.url) as taken, looped.transaction():
+        assert [await taken.once(looped, "billing", m) for m in ("m1", "m2")] == [False, True]
+    await looped.close()

@@ -50,8 +50,9 @@ RECEIPT: Final = (
 )
 READY: Final = (
     "INSERT INTO :schema.ready (intent, kind, recipient, operation, format, due, not_before, lane, place, state,"
-    " reason, since, standing) SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::int[], %s::float8[],"
-    " %s::float8[], %s::text[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::bytea[])"
+    " reason, since, standing)"
+    " SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::int[], %s::float8[], %s::float8[],"
+    " %s::text[], %s::bigint[], %s::text[], %s::text[], %s::float8[], %s::bytea[])"
 )
 _LATE: Final = (
     "INSERT INTO :schema.late_evidence (intent, attempt, claims, body, owner, at) VALUES (%s, %s, %s, %s, %s, %s)"

@@ -1,0 +1,64 @@
+"""How many statements a hundred effects cost (X13): a regression shows without a clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import psycopg
+import pytest
+
+from counterfoil.ledgers.sqlite import engines
+from tests.outbox.lives import Life
+from tests.outbox.shop import PostgresShop, Shop
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts what reaches either store, by its first word."""
+    counts: Counter[str] = Counter()
+
+    def counting(kind: type, name: str) -> None:
+        before = getattr(kind, name)
+
+        def counted(self: Any, sql: Any, *args: Any, **more: Any) -> Any:
+            text = sql.decode() if isinstance(sql, bytes) else sql
+            counts[text.split()[0]] += 1
+            return before(self, sql, *args, **more)
+
+        monkeypatch.setattr(kind, name, counted)
+
+    for name in ("execute", "insert", "command"):
+        counting(engines._Apsw, name)
+    counting(psycopg.Cursor, "execute")
+    return counts
+
+
+@pytest.mark.rule("X13", "X3")
+def test_a_hundred_effects_cost_a_few_statements(lone: Shop, counted: Counter[str]) -> None:
+    life = Life(lone, "mail", concurrency=100, batch=100)
+    for letter in "pq":
+        with lone.transaction() as connection:
+            lone.outbox.stage_many(connection, [(lone.operation(f"{letter}{n}"), f"{letter}{n}") for n in range(100)])
+        if letter == "p":
+            life.settle()
+    life.engine._sweep_at = float("inf")
+    counted.clear()
+    life.engine.nudged()
+    for _ in range(4):
+        life.jobs += life.engine.turn()[0]
+        life.call()
+    assert life.engine.in_hand == 0
+    # On SQLite rows are inserted 64 at a time.
+    assert counted.total() <= (24 if isinstance(lone, PostgresShop) else 36), counted
+    assert lone.receipt("q99").state == "accepted"
+
+
+@pytest.mark.rule("X1")
+def test_staging_costs_two_statements(lone: Shop, counted: Counter[str]) -> None:
+    with lone.transaction() as connection:
+        lone.outbox.stage(connection, lone.operation("first"), key="first")
+        counted.clear()
+        lone.outbox.stage(connection, lone.operation("bo"), key="o1")
+    # What the application's own connection of SQLite runs is not seen here.
+    assert counted["INSERT"] == (2 if isinstance(lone, PostgresShop) else 0)
