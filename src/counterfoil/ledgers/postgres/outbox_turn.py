@@ -18,8 +18,8 @@ FORMAT_MAX: Final = 1
 _STATE: Final = (
     "WITH mine AS (INSERT INTO :schema.turn (epoch, number) VALUES (%s, %s))"
     " SELECT l.accepted, b.resumed, (SELECT o.retired FROM :schema.owner o WHERE o.epoch = %s FOR SHARE),"
-    " ARRAY(SELECT scope FROM :schema.pause), coalesce(%s::float8, extract(epoch FROM clock_timestamp())::float8),"
-    " :schema.insist()::text FROM :schema.ledger l, :schema.outbox b"
+    " ARRAY(SELECT scope FROM :schema.pause), coalesce(%s::float8, extract(epoch FROM clock_timestamp())::float8)"
+    " FROM :schema.ledger l, :schema.outbox b"
 )
 _RETIRED: Final = "SELECT retired FROM :schema.owner WHERE epoch = %s FOR SHARE"
 _CLAIM: Final = """
@@ -114,7 +114,7 @@ class PostgresTurn:
         self._ask = asking
         self._epoch = epoch
         self._low = low
-        ((accepted, resumed, retired, paused, at, _),) = asking.rows(_STATE, (epoch, number, epoch, now))
+        ((accepted, resumed, retired, paused, at),) = asking.rows(_STATE, (epoch, number, epoch, now))
         self.now: float = at
         self._accepted = accepted
         self._lives: dict[str, bool] = {epoch: retired == 0}
