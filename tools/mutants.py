@@ -60,6 +60,8 @@ def found() -> list[Mutant]:
     """All mutants of the last run."""
     mutants = []
     for meta in sorted(MUTANTS.rglob("*.meta")):
+        if "__mutmut_orig" not in meta.with_suffix("").read_text(encoding="utf-8"):
+            continue  # from a run that was configured otherwise
         codes = json.loads(meta.read_text(encoding="utf-8"))["exit_code_by_key"]
         mutants += [Mutant(name, code, meta.with_suffix("")) for name, code in codes.items()]
     return mutants

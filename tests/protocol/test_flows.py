@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from counterfoil import Accepted, Conflict, EffectUnresolved, Evidence, Failed, Rejected, Uncertain
-from counterfoil.effects import decide, evidence
+from counterfoil import Accepted, Conflict, EffectUnresolved, Evidence, Failed, Rejected, Uncertain, UsageError
+from counterfoil.effects import decide, evidence, lifetime
+from counterfoil.effects.conclude import append_held
 from counterfoil.effects.effect import effect
 from counterfoil.effects.scope import Verifier
-from counterfoil.errors import LedgerUnavailable
+from counterfoil.errors import CommitUnknown, LedgerUnavailable, NameConflict
 from counterfoil.outcomes import Decision
 from counterfoil.protocol import codec, slots
 from counterfoil.protocol.history import look
@@ -294,7 +295,162 @@ def test_a_decision_about_one_effect_does_not_concern_another() -> None:
     assert told(play.run(effect(play.scope, call(run=lambda: "item-2")))) == Accepted("item-2")
 
 
+# --- what a recipient asks for, and what is said of a failure that settles nothing
+
+
+@pytest.mark.rule("E14")
+@pytest.mark.parametrize("proved_by", ["run", "reconcile"])
+def test_the_next_attempt_is_due_when_the_recipient_has_asked_for_it(proved_by: str) -> None:
+    play = Play()
+    busy = Failed(Evidence("status", status=503, details={"retry_after_s": 7}), retryable=True)
+    sent: list[float] = []
+
+    def run() -> Any:
+        sent.append(play.wall)
+        if len(sent) + (proved_by == "reconcile") == 1:
+            raise busy
+        return "item-1"
+
+    def ask() -> Any:
+        raise busy
+
+    retry = codec.RetryBody(attempts=2, backoff_s=1.0)
+    if proved_by == "reconcile":
+        released(play, retry=retry)
+    outcome = told(play.run(effect(play.scope, call(run=run, reconcile=ask, retry=retry))))
+    assert outcome == Accepted("item-1")
+    assert sent[-1] == 1007.0
+
+
+@pytest.mark.rule("O3", "E16")
+def test_a_failure_under_a_linked_name_says_what_it_rests_on_and_how_far_it_got() -> None:
+    play = Play()
+    uncertain(play, "old", new_name="pay")
+
+    def run() -> Any:
+        raise Failed(Evidence("status", status=409, phase="acknowledged"))
+
+    outcome = play.run(effect(play.scope, call(run=run)))
+    this = {"outcome": "failed", "kind": "status", "status": 409}
+    assert outcome == Uncertain(
+        Evidence("earlier-attempt-uncertain", phase="acknowledged", details={"this_attempt": this})
+    )
+
+
+@pytest.mark.rule("O3", "E16")
+@pytest.mark.parametrize(("name", "linked"), [("x", True), ("y", True), ("pay", False)])
+def test_only_the_name_that_a_decision_names_is_linked(name: str, linked: bool) -> None:
+    play = Play()
+    uncertain(play, "one", new_name="x")
+    uncertain(play, "two", new_name="y")
+
+    def run() -> Any:
+        raise Failed(STATUS)
+
+    outcome = play.run(effect(play.scope, call(name, run=run)))
+    assert isinstance(outcome, Uncertain if linked else Failed)
+
+
+# --- a run's own records
+
+
+@pytest.mark.rule("L8")
+def test_to_start_and_to_finish_a_run_are_decisions() -> None:
+    play = Play()
+    assert play.run(lifetime.start(play.scope, "shop:order", b"[7]")) is None
+    play.run(lifetime.finish(play.scope, b'"done"', unasked=("step/old",)))
+    of_the_run = [draft for draft in play.appended() if draft.slot in (slots.STARTED, slots.FINISHED)]
+    assert [(draft.slot, draft.decision) for draft in of_the_run] == [(slots.STARTED, True), (slots.FINISHED, True)]
+    started = play.body(slots.STARTED, codec.StartedBody)
+    assert (started.body, bytes(started.args)) == ("shop:order", b"[7]")
+    finished = play.body(slots.FINISHED, codec.FinishedBody)
+    assert (bytes(finished.result), finished.unasked) == (b'"done"', ("step/old",))
+    # Both are there for good: the same again changes nothing, anything else is refused.
+    assert play.run(lifetime.start(play.scope, "shop:order", b"[7]")) == b'"done"'
+    play.run(lifetime.finish(play.scope, b'"done"'))
+    with pytest.raises(NameConflict):
+        play.run(lifetime.start(play.scope, "shop:order", b"[8]"))
+    with pytest.raises(Conflict):
+        play.run(lifetime.finish(play.scope, b'"undone"'))
+
+
+# --- what a life holds
+
+
+@pytest.mark.rule("E17", "L3")
+def test_a_fact_whose_recording_has_no_answer_is_settled_by_its_own_append_and_held_no_longer() -> None:
+    play = Play()
+    play.refusing = lambda draft: lost() if draft.slot.endswith("outcome") else None
+    with pytest.raises(LedgerUnavailable) as raised:
+        play.run(effect(play.scope, call(run=lambda: "item-1")))
+    assert (raised.value.effect_ran, raised.value.proof) == ("yes", "item-1")
+    (slot,) = play.scope.memory.held
+    entry = play.scope.memory.held[slot].entry
+    assert entry is not None
+    play.refusing = lambda draft: None
+    play.requests.clear()
+    play.run(append_held(play.scope, "pay", 1))
+    (request,) = [request for request in play.requests if isinstance(request, Append)]
+    assert request.settle == entry
+    assert play.scope.memory.held == {}
+    assert told(play.run(effect(play.scope, call()))) == Accepted("item-1")
+
+
+def lost() -> CommitUnknown:
+    error = CommitUnknown("no answer")
+    error.entry = None  # type: ignore[attr-defined]
+    return error
+
+
+# --- what was returned and is refused
+
+
+class Shy:
+    """A value whose `repr` is of no use."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.rule("E5")
+@pytest.mark.parametrize(
+    ("value", "digested"),
+    [
+        ("x" * 70_000, b'"' + b"x" * 70_000 + b'"'),
+        ({1}, b"{1}"),
+        ("\ud800", b"'\\ud800'"),
+        ("é\ud800", "'é\\ud800'".encode()),
+        (Shy(), b"Shy"),
+    ],
+)
+@pytest.mark.parametrize("by", ["run", "reconcile"])
+def test_what_cannot_be_a_proof_is_kept_by_its_digest_and_type(value: Any, digested: bytes, by: str) -> None:
+    play = Play()
+    if by == "reconcile":
+        released(play)
+    with pytest.raises(EffectUnresolved) as raised:
+        play.run(effect(play.scope, call(run=lambda: value, reconcile=lambda: value)))
+    assert raised.value.reason == "proof-rejected"
+    note = play.body(slots.note("pay", 1), codec.LateBody)
+    assert (note.attempt, note.claims, note.via, note.digest) == (1, "refused", by, codec.digest(digested))
+    assert note.evidence == codec.EvidenceBody(kind="refused-proof", details={"type": type(value).__name__})
+
+
+def test_a_digest_is_what_it_always_was() -> None:
+    assert codec.digest(b"item-1") == "a509652c04ba757a4886df463d56f908"
+
+
 # --- evidence by another way
+
+
+@pytest.mark.rule("E18")
+def test_evidence_for_no_attempt_is_refused_and_says_so() -> None:
+    play = Play()
+    released(play)
+    with pytest.raises(UsageError) as raised:
+        play.run(evidence.settle(play.scope, "pay", b"1", key="cf-another", source="webhook", verifier=None))
+    assert raised.value.code == "no-such-attempt"
+    assert play.appended() == []
 
 
 @pytest.mark.rule("E18")

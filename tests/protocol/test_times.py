@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from counterfoil import Evidence, UsageError
-from counterfoil.effects import decide
+from counterfoil.effects import decide, park
 from counterfoil.effects.step import StepCall, longest, step, until
-from counterfoil.protocol import codec, slots
+from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.codec import RetryBody
-from counterfoil.protocol.requests import Pause
+from counterfoil.protocol.requests import Append, Pause
 from counterfoil.protocol.retries import next_due, wished_s
 from tests.protocol.play import Play
 
@@ -148,3 +148,43 @@ def test_no_decision_is_waited_for_where_none_can_come(phase: str) -> None:
     with pytest.raises(UsageError):
         play.run(decide.decision(play.scope, "pay", timeout_s=5.0))
     assert play.wall == BEGAN
+
+
+@pytest.mark.rule("P1", "P4")
+@pytest.mark.parametrize("set_back", [0.0, 500.0])
+def test_a_sleep_takes_no_longer_for_a_clock_that_was_set_back_while_its_deadline_was_recorded(set_back: float) -> None:
+    play = Play()
+
+    def meddle(request: Any) -> None:
+        if isinstance(request, Append) and request.draft.phase == "armed":
+            play.wall -= set_back
+
+    play.before = meddle
+    play.run(park.sleep(play.scope, "rest", 30.0))
+    assert play.mono == BEGAN + 30.0
+    assert play.body(slots.sleep("rest"), codec.ArmedBody).deadline == BEGAN + 30.0
+    assert play.body(slots.woken("rest"), codec.EmptyBody) == codec.EmptyBody()
+
+
+@pytest.mark.rule("P1", "P4")
+@pytest.mark.parametrize(("set_back", "waits"), [(0.0, 20.0), (500.0, 30.0)])
+def test_a_sleep_of_an_earlier_life_is_waited_for_as_long_as_it_had_left_and_never_longer_than_it_was(
+    set_back: float, waits: float
+) -> None:
+    play = Play()
+    play.known(slots.sleep("rest"), "armed", codec.ArmedBody(deadline=BEGAN + 30.0), kind=records.PARK)
+    play.pass_time(10.0)
+    play.wall -= set_back
+    began = play.mono
+    play.run(park.sleep(play.scope, "rest", 5.0))
+    assert play.mono - began == waits
+    assert len(play.appended()) == 1
+
+
+@pytest.mark.rule("P1")
+def test_a_finished_run_takes_no_new_sleep() -> None:
+    play = Play()
+    play.known(slots.FINISHED, "finished", codec.FinishedBody(), kind=records.RUN)
+    with pytest.raises(UsageError, match="rest"):
+        play.run(park.sleep(play.scope, "rest", 5.0))
+    assert play.appended() == []
