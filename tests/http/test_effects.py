@@ -23,7 +23,7 @@ from counterfoil import (
     Uncertain,
     UsageError,
 )
-from counterfoil.recipients.http.operation import Unproved
+from counterfoil.recipients.proving import Unproved
 from counterfoil.testing.peers import Answer, CutBody, Drop, FaultPeer
 from tests.support import Colour as Life
 

@@ -7,8 +7,8 @@ from base64 import b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from counterfoil.errors import RecipientError, UsageError
-from counterfoil.outcomes import Accepted, Evidence, Failed, Outcome, Rejected
+from counterfoil.errors import UsageError
+from counterfoil.outcomes import Accepted, Outcome
 from counterfoil.ports.recipient import Permit
 from counterfoil.protocol.unaskable import UNASKABLE
 from counterfoil.recipients.http import blocking
@@ -18,21 +18,12 @@ from counterfoil.recipients.http.look_ups import Question
 from counterfoil.recipients.http.meaning import READS
 from counterfoil.recipients.http.refusal import Refused
 from counterfoil.recipients.http.request import Given, Request
+from counterfoil.recipients.proving import proved
 
 if TYPE_CHECKING:
     from counterfoil.recipients.http.recipient import HTTP
 
 FORMAT: Final = 1
-
-
-class Unproved(RecipientError):
-    """Something may have been sent, and nothing proves how it ended; `evidence` says what is known."""
-
-    code = "unproved"
-
-    def __init__(self, message: str = "", *, evidence: Evidence, **more: Any) -> None:
-        super().__init__(message, **more)
-        self.evidence = evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +156,11 @@ class Operation:
             Rejected, Failed: proved; see their evidence.
             Unproved: nothing proves how it ended.
         """
-        return _proved(self.perform(context, self._authority()))
+        return proved(self.perform(context, self._authority()))
 
     async def run_async(self, context: Any) -> Accepted[Any]:
         """Perform it as an effect, on the running loop."""
-        return _proved(await self.perform_async(context, self._authority()))
+        return proved(await self.perform_async(context, self._authority()))
 
     def _authority(self) -> CodeAuthority:
         return CodeAuthority(self._http.opened, self._http.timeout_s)
@@ -241,16 +232,4 @@ def _plain(name: str, value: Any) -> str:
     raise UsageError(
         f"header {name!r} has a secret, which an outbox does not keep",
         hint="give the secret to the recipient: HTTP(auth=…) or HTTP(headers=…)",
-    )
-
-
-def _proved(outcome: Outcome[Any]) -> Accepted[Any]:
-    if isinstance(outcome, Accepted):
-        return outcome
-    if isinstance(outcome, (Rejected, Failed)):
-        raise outcome
-    raise Unproved(
-        f"nothing proves how it ended: {outcome.evidence.kind}",
-        evidence=outcome.evidence,
-        hint="it may have been done: do not send it again",
     )
