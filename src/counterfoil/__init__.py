@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from counterfoil.outbox.lanes import Lane
     from counterfoil.outbox.receipts import Receipt
     from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, Rejected, Uncertain
+    from counterfoil.recipients.events.recipient import Events
     from counterfoil.recipients.function import Recipient
     from counterfoil.recipients.http.recipient import HTTP
     from counterfoil.recipients.secret import Secret
@@ -82,6 +83,7 @@ __all__ = [
     "EffectError",
     "EffectUnresolved",
     "EffectView",
+    "Events",
     "Evidence",
     "Failed",
     "FingerprintKeyUnknown",
@@ -150,6 +152,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Rejected",
         "Uncertain",
     ),
+    "counterfoil.recipients.events.recipient": ("Events",),
     "counterfoil.recipients.function": ("Recipient",),
     "counterfoil.recipients.http.recipient": ("HTTP",),
     "counterfoil.runtime.contracts": ("Contract",),

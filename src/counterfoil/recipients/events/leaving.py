@@ -1,0 +1,48 @@
+"""When a caller goes away: at its deadline, or because it was told to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from counterfoil.recipients.events.facts import Unsent
+
+
+class Leaving:
+    """How long somebody waits for one publish.
+
+    Args:
+        deadline: on `time.monotonic()`.
+        cancelled: says whether the context was told to stop.
+    """
+
+    def __init__(self, deadline: float, cancelled: Callable[[], bool]) -> None:
+        self.deadline = deadline
+        self._cancelled = cancelled
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Note that nobody waits any more; from any thread."""
+        self._stopped = True
+
+    @property
+    def told(self) -> bool:
+        """Whether it was told to stop: then a cancelled task still says how it ended."""
+        return self._stopped or self._cancelled()
+
+    @property
+    def why(self) -> str:
+        """What made the caller go."""
+        return "deadline" if time.monotonic() >= self.deadline else "cancelled"
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds until the deadline, 0 after it."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def check(self) -> None:
+        """Raise `Unsent` if nobody waits any more."""
+        if time.monotonic() >= self.deadline:
+            raise Unsent("deadline-before-dispatch")
+        if self.told:
+            raise Unsent("cancelled")
