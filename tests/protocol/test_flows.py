@@ -396,6 +396,18 @@ def test_a_fact_whose_recording_has_no_answer_is_settled_by_its_own_append_and_h
     assert told(play.run(effect(play.scope, call()))) == Accepted("item-1")
 
 
+@pytest.mark.rule("E17")
+def test_a_held_fact_that_another_flow_of_this_life_recorded_meanwhile_is_no_error() -> None:
+    play = Play()
+    play.refusing = unavailable("outcome")
+    with pytest.raises(LedgerUnavailable):
+        play.run(effect(play.scope, call(run=lambda: "item-1")))
+    play.refusing = lambda draft: None
+    play.before = lambda request: play.scope.memory.held.clear() if isinstance(request, Append) else None
+    play.run(append_held(play.scope, "pay", 1))
+    assert look(play.scope.history, "pay").state == "accepted"
+
+
 def lost() -> CommitUnknown:
     error = CommitUnknown("no answer")
     error.entry = None  # type: ignore[attr-defined]
@@ -403,6 +415,13 @@ def lost() -> CommitUnknown:
 
 
 # --- what was returned and is refused
+
+
+class Odd:
+    """A value whose `repr` is no text that can be encoded."""
+
+    def __repr__(self) -> str:
+        return "<\ud800>"
 
 
 class Shy:
@@ -420,6 +439,7 @@ class Shy:
         ({1}, b"{1}"),
         ("\ud800", b"'\\ud800'"),
         ("é\ud800", "'é\\ud800'".encode()),
+        (Odd(), b"<\\ud800>"),
         (Shy(), b"Shy"),
     ],
 )
@@ -434,6 +454,15 @@ def test_what_cannot_be_a_proof_is_kept_by_its_digest_and_type(value: Any, diges
     note = play.body(slots.note("pay", 1), codec.LateBody)
     assert (note.attempt, note.claims, note.via, note.digest) == (1, "refused", by, codec.digest(digested))
     assert note.evidence == codec.EvidenceBody(kind="refused-proof", details={"type": type(value).__name__})
+
+
+@pytest.mark.rule("E19")
+def test_a_proof_that_verify_refuses_is_kept_by_the_digest_of_what_would_have_been_recorded() -> None:
+    play = Play()
+    made = call(run=lambda: {"id": 1}, encode=lambda value: b'"item-1"', verifier=verifier("item-1"))
+    with pytest.raises(EffectUnresolved):
+        play.run(effect(play.scope, made))
+    assert play.body(slots.note("pay", 1), codec.LateBody).digest == codec.digest(b'"item-1"')
 
 
 def test_a_digest_is_what_it_always_was() -> None:
@@ -562,7 +591,7 @@ def test_an_own_attempt_that_nobody_performs_any_more_may_be_ended() -> None:
     """Its release could not be recorded, and no flow of this life is at its name."""
     play = Play()
     play.known(slots.intent("pay", 1), "intent", codec.IntentBody(), epoch=ME)
-    play.run(decide.decide(play.scope, "pay", VERDICT, busy=False))
+    play.run(decide.decide(play.scope, "pay", VERDICT))
     assert look(play.scope.history, "pay").state == "uncertain"
 
 
@@ -593,3 +622,18 @@ def test_a_refused_decision_says_which_way_it_came_too_late() -> None:
     with pytest.raises(Conflict) as raised:
         play.run(decide.decide(play.scope, "pay", VERDICT))
     assert (raised.value.code, raised.value.by, raised.value.at) == ("already-decided", "ada", 1000.0)
+
+
+@pytest.mark.rule("E16", "N2")
+def test_a_decision_that_lost_its_slot_to_late_evidence_was_made_without_having_seen_it() -> None:
+    play = Play()
+    released(play)
+
+    def meddle(request: Request[Any]) -> None:
+        if isinstance(request, Append) and request.draft.phase == "decision":
+            play.record(slots.note("pay", 1), "late", codec.LateBody(attempt=1, claims="accepted", proof=PROOF))
+
+    play.before = meddle
+    with pytest.raises(Conflict) as raised:
+        play.run(decide.decide(play.scope, "pay", VERDICT))
+    assert raised.value.code == "stale-version"
