@@ -171,6 +171,40 @@ async def _kept(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException
         return None, error
 
 
+class Loop:
+    """An event loop in a daemon thread of its own, for a client library that knows only asyncio."""
+
+    def __init__(self, name: str) -> None:
+        import asyncio
+
+        self._loop = asyncio.new_event_loop()
+        start_daemon(name, self._work)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on it and wait for its result; where the waiting is interrupted, the coroutine goes on."""
+        import asyncio
+
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def stop(self) -> None:
+        """Cancel what runs on it and let its thread end; nothing is waited for."""
+        from contextlib import suppress
+
+        with suppress(RuntimeError):  # it is closed already
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _work(self) -> None:
+        import asyncio
+
+        loop = self._loop
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.close()
+
+
 def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on a loop of its own in this thread, which may be the one that gets signals."""
     import asyncio

@@ -13,7 +13,7 @@ import pytest
 
 from counterfoil import Accepted, AsyncRuntime, Runtime
 from counterfoil.errors import LedgerUnavailable, OwnerRetired
-from counterfoil.ledgers.postgres.lives import BEATS, Watch
+from counterfoil.ledgers.watch import BEATS, Watch
 from tests.ledgers.postgres_support import Doing, opened, through, until
 from tests.ledgers.support import end, entry, intent, line, outcome, python
 from tests.servers.proxy import Proxy, lose_reply

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from counterfoil.errors import LedgerUnavailable, UsageError
+from counterfoil.ledgers.lanes import Lanes
 from counterfoil.ledgers.postgres import migrations, names, opening, troubles
 from counterfoil.ledgers.postgres.diagnosis import diagnose
-from counterfoil.ledgers.postgres.lanes import Lanes
 from counterfoil.ledgers.postgres.lending import Lending
 from counterfoil.ledgers.postgres.listener import Listener
 from counterfoil.ledgers.postgres.lives import Lives

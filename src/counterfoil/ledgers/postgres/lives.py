@@ -8,8 +8,6 @@ compared. Time in which the observer itself could not look does not count, since
 from __future__ import annotations
 
 import os
-import time
-from threading import Lock
 from typing import Any, Final
 
 import psycopg
@@ -21,8 +19,8 @@ from counterfoil.ledgers.postgres.heart import Heart
 from counterfoil.ledgers.postgres.pool import Pool
 from counterfoil.ledgers.postgres.reader import Reader
 from counterfoil.ledgers.rows import OwnerRow
+from counterfoil.ledgers.watch import BEATS, Watch
 
-BEATS: Final = 3
 _TRIES: Final = 3
 # Whoever leaves waits no longer for a database that is gone; his silence says the same.
 _LEAVE_S: Final = 2.0
@@ -35,43 +33,6 @@ _OWNERS: Final = (
     "SELECT o.epoch, o.label, o.since, coalesce(b.at > clock_timestamp() - make_interval(secs => %s * o.beat_s), false)"
     " FROM :schema.owner o LEFT JOIN :schema.beat b ON b.owner = o.id WHERE o.retired = 0 ORDER BY o.id"
 )
-
-
-class _Seen:
-    """One life's counter as this process sees it."""
-
-    __slots__ = ("at", "count", "silent_s")
-
-    def __init__(self, count: int, at: float) -> None:
-        self.count = count
-        self.at = at
-        self.silent_s = 0.0
-
-
-class Watch:
-    """How long other lives have been silent while this process was looking."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._seen: dict[str, _Seen] = {}
-
-    def look(self, epoch: str, count: int, beat_s: float) -> bool:
-        """Take note of a counter; return whether its life has been silent for long enough."""
-        now = time.monotonic()
-        with self._lock:
-            seen = self._seen.get(epoch)
-            if seen is None or seen.count != count:
-                self._seen[epoch] = _Seen(count, now)
-                return False
-            seen.silent_s += min(now - seen.at, beat_s)
-            seen.at = now
-            return seen.silent_s >= BEATS * beat_s
-
-    def keep_only(self, epochs: set[str]) -> None:
-        """Forget the lives that are over."""
-        with self._lock:
-            for epoch in self._seen.keys() - epochs:
-                del self._seen[epoch]
 
 
 class Lives:
