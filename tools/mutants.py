@@ -108,7 +108,14 @@ def listed(text: str) -> Iterator[Change]:
 
 
 def run(names: list[str]) -> None:
-    """Let `mutmut` try the mutants that were not tried yet, or these."""
+    """Let `mutmut` try the mutants that were not tried yet or lived, or these."""
+    # Which test reaches what is found out anew, since functions come and go; a new test may kill what lived.
+    (ROOT / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
+    for meta in MUTANTS.rglob("*.meta"):
+        known = json.loads(meta.read_text(encoding="utf-8"))
+        codes = known["exit_code_by_key"]
+        known["exit_code_by_key"] = {name: code if code in KILLED else None for name, code in codes.items()}
+        meta.write_text(json.dumps(known), encoding="utf-8")
     mutmut = Path(sys.executable).with_name("mutmut")
     command = [str(mutmut), "run", "--max-children", str(CHILDREN), *names]
     quiet = None if sys.stdout.isatty() else subprocess.PIPE
