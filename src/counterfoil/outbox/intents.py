@@ -36,7 +36,7 @@ class StagedIntent:
 
     Args:
         effect_id: its identity, and the key that its first attempt gives to the recipient.
-        key: what the caller named it.
+        key: what the caller named it; in a transaction of a run that named none, what was derived for it.
     """
 
     effect_id: str
@@ -59,33 +59,36 @@ class Desk:
         namespace: the scope of keys.
         stamp: the ledger's fingerprints.
         policy: says what an operation's contract allows.
-        place: where a transaction of ours stages: its run; "" elsewhere.
         trace: the current trace, or None.
     """
 
     namespace: str
     stamp: Stamp
     policy: Callable[[Any], str]
-    place: str = ""
     trace: str | None = None
 
-    def validated(self, intents: Iterable[Intent]) -> list[NewIntent]:
+    def validated(self, intents: Iterable[Intent], *, named: Callable[[int], str] | None = None) -> list[NewIntent]:
         """Check every intent.
+
+        Args:
+            intents: what the caller gave.
+            named: gives the n-th of them a key where the caller gave none; None: each needs its own.
 
         Raises:
             UsageError: one is wrong, or two have the same key.
         """
-        made = [self._validated(intent) for intent in intents]
+        made = [self._validated(intent, named and named(at)) for at, intent in enumerate(intents, start=1)]
         if len(made) > INTENTS_MAX:
             raise UsageError(f"{len(made)} intents at once are too many", hint=f"stage at most {INTENTS_MAX}")
         if len({intent.effect_id for intent in made}) < len(made):
             raise UsageError("two of the intents have the same key")
         return made
 
-    def _validated(self, intent: Intent) -> NewIntent:
-        if intent.key is None:
+    def _validated(self, intent: Intent, derived: str | None) -> NewIntent:
+        given = derived if intent.key is None else intent.key
+        if given is None:
             raise UsageError("an intent needs a key", hint="name it after what it belongs to: key='order-42'")
-        key = keys.name(intent.key, "key")
+        key = keys.name(given, "key")
         stored = stored_form(intent.operation)
         body = codec.encode(stored, what="the operation")
         if b"\\u0000" in body and _has_nul(stored):
@@ -102,7 +105,7 @@ class Desk:
             raise UsageError("expires_at is not after not_before: it would never be sent")
         check_narrower(self.policy(intent.operation), intent.policy)
         return NewIntent(
-            effect_id=keys.outbox_key(self.namespace, key, place=self.place),
+            effect_id=keys.outbox_key(self.namespace, key),
             namespace=self.namespace,
             key=key,
             recipient=stored["recipient"],

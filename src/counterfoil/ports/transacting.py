@@ -12,6 +12,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any, Final
 
+from counterfoil.protocol.keys import staged_key
+
 
 class Transacting:
     """One execution of one body.
@@ -37,6 +39,10 @@ class Transacting:
         """Give out the next ordinal; they count from 1, in the order in which the body stages."""
         self.staged += 1
         return self.staged
+
+    def key(self, ordinal: int) -> str:
+        """Return the key of what is staged under an ordinal without one of its own: the same in each execution."""
+        return staged_key(self.namespace, self.run, (self.name, ordinal))
 
 
 under_way: Final[ContextVar[Transacting | None]] = ContextVar("counterfoil_transacting", default=None)

@@ -86,10 +86,23 @@ def outbox_key(namespace: str, key: str, *, attempt: int = 1, place: str = "") -
         namespace: the scope of keys.
         key: what the caller named the intent.
         attempt: 1 is the intent's effect id, and the key of its first attempt.
-        place: where a transaction of ours staged it: its run and how many it had staged before; "" elsewhere.
+        place: the intent's effect id, for the key of a later attempt; "" otherwise.
     """
     parts = _sized(namespace) + _sized(place) + _sized(key) + attempt.to_bytes(8, "big")
     return f"cf-{blake2b(parts, digest_size=20, person=b'counterfoil-out1').hexdigest()}"
+
+
+def staged_key(namespace: str, run: str, place: tuple[str, int]) -> str:
+    """Derive the key of an intent that a transaction of a run stages without one (rule X2): 43 ASCII characters.
+
+    Args:
+        namespace: the scope of the run's id.
+        run: the run.
+        place: the transaction's name, and how many intents it has staged, with this one.
+    """
+    name, ordinal = place
+    parts = _sized(namespace) + _sized(run) + _sized(name) + ordinal.to_bytes(8, "big")
+    return f"tx-{blake2b(parts, digest_size=20, person=b'counterfoil-stg1').hexdigest()}"
 
 
 @lru_cache(1024)

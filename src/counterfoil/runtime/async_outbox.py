@@ -66,11 +66,10 @@ class AsyncOutbox:
         driver = driver_module(connection)
         opened = self._inner.opened
         if not opened.is_open:
-            await blocking(opened.open)
+            await blocking(lambda: opened.open(create=False))
         if not driver.is_async(connection):
             return self._inner.stage_many(connection, intents)
-        made = opened.desk().validated(intents)
-        driver.check(connection, opened.session.ledger)
+        made = opened.prepared(driver, connection, intents)
         await driver.stage_async(connection, opened.store.staging(made), opened.session.ledger)
         return [StagedIntent(intent.effect_id, intent.key) for intent in made]
 

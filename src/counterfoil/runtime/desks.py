@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from counterfoil.errors import UsageError
 from counterfoil.ledgers.urls import parse
 from counterfoil.outbox.agreed import policy_of_operation
-from counterfoil.outbox.intents import Desk
-from counterfoil.ports.outbox_store import HasOutbox, OutboxStore, OutboxView
+from counterfoil.outbox.intents import Desk, Intent
+from counterfoil.ports.outbox_store import HasOutbox, NewIntent, OutboxStore, OutboxView
+from counterfoil.ports.transacting import of
 from counterfoil.runtime.session import Session
 
 
@@ -53,11 +55,14 @@ class Opened:
         """Whether `open` has been called."""
         return self._parts is not None
 
-    def open(self) -> None:
+    def open(self, *, create: bool = True) -> None:
         """Open the ledger and the outbox's tables, making them if they are not there.
 
+        Args:
+            create: False: refuse where there are none.
+
         Raises:
-            UsageError: the ledger has no database that an application could write to.
+            UsageError: the ledger has no database that an application could write to, or has no outbox yet.
             LedgerUnavailable: it cannot be opened or written.
         """
         with self._lock:
@@ -67,7 +72,7 @@ class Opened:
             if self._owned:
                 session.open()
             try:
-                self._parts = _outbox_of(session, create=self._create)
+                self._parts = _outbox_of(session, create=self._create and create)
             except BaseException:
                 if self._owned:
                     session.close()
@@ -87,17 +92,29 @@ class Opened:
         assert self._parts is not None
         return self._parts[1]
 
-    def desk(self, *, place: str = "", trace: str | None = None) -> Desk:
-        """Return what validates intents."""
-        self.open()
+    def prepared(self, driver: Any, connection: Any, intents: Iterable[Intent]) -> list[NewIntent]:
+        """Check where and what a caller stages, before any SQL that changes something runs.
+
+        Args:
+            driver: the module of `counterfoil.staging` for the connection.
+            connection: the caller's.
+            intents: what it stages. In a transaction of a run of ours one without a key gets one by its ordinal.
+
+        Raises:
+            UsageError: the connection or an intent is wrong, or there is no outbox yet: the caller's transaction may
+                hold the lock that making its tables would wait for.
+        """
+        self.open(create=False)
         session = self.session
-        return Desk(
-            namespace=session.namespace,
-            stamp=session._fingerprints,
-            policy=policy_of_operation,
-            place=place,
-            trace=trace,
-        )
+        driver.check(connection, session.ledger)
+        inside = None if driver.is_async(connection) else of(driver.raw(connection))
+        desk = Desk(namespace=session.namespace, stamp=session._fingerprints, policy=policy_of_operation)
+        if inside is None:
+            return desk.validated(intents)
+        made = desk.validated(intents, named=lambda at: inside.key(inside.staged + at))
+        for _ in made:
+            inside.next_ordinal()
+        return made
 
     def close(self) -> None:
         """Let go of the ledger, if it was opened here."""

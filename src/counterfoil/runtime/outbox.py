@@ -84,15 +84,16 @@ class Outbox:
         Args:
             connection: of `sqlite3`, `apsw`, `psycopg`, SQLAlchemy (Core or ORM) or Django, in an open transaction.
             operation: with its arguments, as JSON values.
-            key: names the intent; once, in its namespace, for ever.
+            key: names the intent; once, in its namespace, for ever. Inside `Run.transaction` it may be left out: it
+                is then derived from the run, the transaction's name, and how many intents that had staged before.
             lane: intents with an equal lane are delivered one after the other, in commit order.
             not_before: seconds since 1970, or an aware datetime.
             expires_at: the same; an intent that was not sent by then is `Rejected`.
             policy: a weaker policy than the contract's.
 
         Raises:
-            UsageError: there is no open transaction, it has read before it wrote, it is another database, or an
-                argument is wrong.
+            UsageError: there is no open transaction, it has read before it wrote, it is another database, there is no
+                outbox in it (call `migrate` before), or an argument is wrong.
             NotSerializable: the operation is no lossless JSON value, has a NUL, or is over 1 MiB.
             NameConflict: the key was staged for another operation.
         """
@@ -112,11 +113,8 @@ class Outbox:
         driver = driver_module(connection)
         if driver.is_async(connection):
             raise UsageError("this connection is one of asyncio", hint="stage through it with AsyncOutbox")
-        desk = self.opened.desk()
-        made = desk.validated(intents)
-        ledger = self.opened.session.ledger
-        driver.check(connection, ledger)
-        driver.stage(connection, self.opened.store.staging(made), ledger)
+        made = self.opened.prepared(driver, connection, intents)
+        driver.stage(connection, self.opened.store.staging(made), self.opened.session.ledger)
         return [StagedIntent(intent.effect_id, intent.key) for intent in made]
 
     def nudge(self) -> None:

@@ -115,24 +115,29 @@ def _through_sqlalchemy(body: Callable[[Any], Any], connection: Any) -> Any:
 
 
 class _Lent:
-    """A driver's connection as SQLAlchemy sees it: its transaction and its end are not SQLAlchemy's to decide."""
+    """A driver's connection as SQLAlchemy sees it: its transaction and its end are not SQLAlchemy's to decide.
+
+    Attributes:
+        lent_connection: the driver's own.
+        guarded: whether the body has it now.
+    """
 
     def __init__(self, connection: Any) -> None:
-        self._connection = connection
+        self.lent_connection = connection
         self.guarded = False
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+        return getattr(self.lent_connection, name)
 
     def commit(self) -> None:
         """Refuse the body's commit, and leave alone what SQLAlchemy does of its own accord."""
         if self.guarded:
-            self._connection.commit()
+            self.lent_connection.commit()
 
     def rollback(self) -> None:
         """Refuse the body's rollback, and leave alone what SQLAlchemy does of its own accord."""
         if self.guarded:
-            self._connection.rollback()
+            self.lent_connection.rollback()
 
     def close(self) -> None:
         """Leave it open."""

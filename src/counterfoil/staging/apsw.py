@@ -30,6 +30,11 @@ def is_async(connection: Any) -> bool:
     return connection.is_async if hasattr(connection, "is_async") else False
 
 
+def raw(connection: Any) -> Any:
+    """Return the driver's own connection."""
+    return connection
+
+
 def stage(connection: apsw.Connection, staging: Staging, ledger: Any) -> list[bool]:
     """Write the intents."""
     del ledger  # `check` has compared it

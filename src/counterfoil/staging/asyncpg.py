@@ -38,6 +38,11 @@ def check_inside(connection: Any, ledger: Any) -> None:
     check_kind(ledger)
 
 
+def raw(connection: Any) -> Any:
+    """Return the driver's own connection."""
+    return connection
+
+
 async def stage_async(connection: Any, staging: Staging, ledger: Any) -> list[bool]:
     """Write the intents."""
 

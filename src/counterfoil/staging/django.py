@@ -33,6 +33,11 @@ def check(connection: Any, ledger: Any) -> None:
     driver_module(connection.connection).check_inside(connection.connection, ledger)
 
 
+def raw(connection: Any) -> Any:
+    """Return the driver's own connection."""
+    return connection.connection
+
+
 def stage(connection: Any, staging: Staging, ledger: Any) -> list[bool]:
     """Write the intents."""
     made: list[bool] = driver_module(connection.connection).stage(connection.connection, staging, ledger)

@@ -46,6 +46,11 @@ def check(connection: Any, ledger: Any) -> None:
 check_inside = check
 
 
+def raw(connection: Any) -> Any:
+    """Return the driver's own connection."""
+    return connection
+
+
 def stage(connection: psycopg.Connection[Any], staging: Staging, ledger: Any) -> list[bool]:
     """Write the intents."""
     with connection.cursor(row_factory=tuple_row) as cursor:

@@ -24,7 +24,7 @@ _KNOWN: Final = "sqlite3, apsw, psycopg, asyncpg, SQLAlchemy and Django are know
 
 
 def driver_module(connection: Any) -> Any:
-    """Return the module that stages through a connection: it has `check`, `stage` and `is_async`.
+    """Return the module that stages through a connection: it has `check`, `raw`, `stage` and `is_async`.
 
     Raises:
         UsageError: it is no connection of a driver that is known.

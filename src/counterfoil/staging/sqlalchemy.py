@@ -37,11 +37,18 @@ def check(connection: Any, ledger: Any) -> None:
     del ledger  # compared where the driver's own connection is at hand
 
 
+def raw(connection: Any) -> Any:
+    """Return the driver's own connection; a transaction of ours that lends one says which is beneath."""
+    core = connection if isinstance(connection, Connection) else connection.connection()
+    found = core.connection.driver_connection
+    return getattr(found, "lent_connection", found)
+
+
 def stage(connection: Any, staging: Staging, ledger: Any) -> list[bool]:
     """Write the intents."""
     core = connection if isinstance(connection, Connection) else connection.connection()
-    raw = core.connection.driver_connection
-    driver_module(raw).check_inside(raw, ledger)
+    found = raw(core)
+    driver_module(found).check_inside(found, ledger)
     counted = core.dialect.driver == "asyncpg"
     postgres = core.dialect.name == "postgresql"
 
@@ -50,7 +57,7 @@ def stage(connection: Any, staging: Staging, ledger: Any) -> list[bool]:
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
     if postgres:
-        run(placing(raw, ledger), execute)
+        run(placing(found, ledger), execute)
     return run(staging, execute)
 
 

@@ -51,6 +51,11 @@ def is_async(connection: Any) -> bool:
     return False
 
 
+def raw(connection: Any) -> Any:
+    """Return the driver's own connection."""
+    return connection
+
+
 def stage(connection: sqlite3.Connection, staging: Staging, ledger: Any) -> list[bool]:
     """Write the intents."""
     del ledger  # `check` has compared it
