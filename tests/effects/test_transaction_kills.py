@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil import Runtime
+from counterfoil import Dispatcher, Outbox, Runtime
 from counterfoil.protocol.legality import RunCheck
+from tests.effects.transacting import SENT, mail
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,6 +19,15 @@ ROOT = Path(__file__).resolve().parents[2]
 def prepared(url: str) -> None:
     with Runtime(url) as runtime, runtime.run("schema") as run:
         run.transaction("sale", lambda connection: connection.execute("CREATE TABLE sale (name TEXT)") and None)
+        Outbox(runtime).migrate()
+
+
+def sent(url: str) -> list[str]:
+    """What goes out for the sales: what was staged with them."""
+    SENT.clear()
+    with Dispatcher(url, [mail]) as dispatcher:
+        assert dispatcher.run_until_idle(timeout_s=60)
+    return sorted(SENT)
 
 
 def transacting(*words: str) -> int:
@@ -61,7 +71,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/shop.db"
 
 
-@pytest.mark.rule("T1", "T4", "L2")
+@pytest.mark.rule("T1", "T2", "T4", "L2", "X2")
 def test_killed_before_and_after_a_statement_it_is_sold_once(url: str) -> None:
     prepared(url)
     # Of the statements of two transactions, before and after: all with TRANSACTIONS_IN_FULL=1, else one in five.
@@ -69,10 +79,10 @@ def test_killed_before_and_after_a_statement_it_is_sold_once(url: str) -> None:
     kills = transacting("points", url, "blocking", str(random.randint(1, stride)), str(stride))
     assert kills > 40 // stride
     assert sold(url) == sorted(f"r{number}/{name}" for number in range(1, kills + 2) for name in "ab")
-    assert receipts(url) == sold(url)
+    assert receipts(url) == sold(url) == sent(url)
 
 
-@pytest.mark.rule("T1", "T4", "L2")
+@pytest.mark.rule("T1", "T2", "T4", "L2", "X2")
 def test_killed_at_random_moments_what_is_sold_is_what_the_receipts_say(url: str) -> None:
     prepared(url)
     seed = random.randrange(1 << 30)
@@ -82,3 +92,4 @@ def test_killed_at_random_moments_what_is_sold_is_what_the_receipts_say(url: str
     assert len(found) > 5, f"seed {seed}"
     assert len(set(found)) == len(found), f"seed {seed}"
     assert receipts(url) == found, f"seed {seed}"
+    assert sent(url) == found, f"seed {seed}"

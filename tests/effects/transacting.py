@@ -4,7 +4,7 @@
     python transacting.py storm URL COLOUR SEED            # children that transact without end, killed at random
 
 It opens no ledger itself: each life is a fork of its own. It prints how many it killed. The application's table `sale`
-says what was sold; the ledger's receipts must say the same.
+says what was sold; the ledger's receipts must say the same, and so must what was staged along with each sale.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from counterfoil import AsyncRuntime, Runtime
+from counterfoil import UNASKABLE, AsyncRuntime, Outbox, Recipient, Runtime
 from counterfoil.ledgers.postgres import connections
 from counterfoil.ledgers.sqlite import engines
 
@@ -32,6 +32,16 @@ STATEMENTS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (engines._Sqlite3, ("execute", "command", "insert")),
     (connections.Connection, ("wait", "ask")),
 )
+
+
+mail = Recipient("mail")
+SENT: list[str] = []
+
+
+@mail.operation(reconcile=UNASKABLE)
+def send(ctx: Any, name: str) -> str:
+    SENT.append(name)
+    return name
 
 
 class Refused(Exception):
@@ -65,11 +75,15 @@ class Trap:
             time.sleep(60)
 
 
-def sells(name: str, trap: Trap | None = None) -> Callable[[Any], str]:
+def sells(name: str, outbox: Outbox, trap: Trap | None = None) -> Callable[[Any], str]:
     def body(connection: Any) -> str:
-        for statement in ("SAVEPOINT s", "INSERT INTO sale (name) VALUES ('dropped')", "ROLLBACK TO s", "RELEASE s"):
-            connection.execute(statement)
+        connection.execute("SAVEPOINT s")
+        connection.execute("INSERT INTO sale (name) VALUES ('dropped')")
+        outbox.stage(connection, send(name="dropped"))
+        connection.execute("ROLLBACK TO s")
+        connection.execute("RELEASE s")
         connection.execute(f"INSERT INTO sale (name) VALUES ('{name}')")
+        outbox.stage(connection, send(name=name))
         if trap is not None:
             trap.count()
         return name
@@ -77,9 +91,9 @@ def sells(name: str, trap: Trap | None = None) -> Callable[[Any], str]:
     return body
 
 
-def sells_or_refuses(name: str, dice: random.Random) -> Callable[[Any], str]:
+def sells_or_refuses(name: str, outbox: Outbox, dice: random.Random) -> Callable[[Any], str]:
     def body(connection: Any) -> str:
-        sells(name)(connection)
+        sells(name, outbox)(connection)
         if dice.random() < 0.3:
             raise Refused
         return name
@@ -94,10 +108,11 @@ def begin(trap: Trap | None) -> None:
 
 def finish(url: str, count: int) -> None:
     with Runtime(url) as runtime:
+        outbox = Outbox(runtime)
         for number in range(1, count + 1):
             with runtime.run(f"r{number}") as run:
                 for name in ("a", "b"):
-                    run.transaction(name, sells(f"r{number}/{name}"))
+                    run.transaction(name, sells(f"r{number}/{name}", outbox))
 
 
 def two_sales(url: str, run_id: str, trap: Trap | None) -> None:
@@ -105,25 +120,27 @@ def two_sales(url: str, run_id: str, trap: Trap | None) -> None:
         run.step("begun", lambda: None)
         begin(trap)
         for name in ("a", "b"):
-            run.transaction(name, sells(f"{run_id}/{name}", trap))
+            run.transaction(name, sells(f"{run_id}/{name}", Outbox(runtime), trap))
 
 
 async def two_sales_later(url: str, run_id: str, trap: Trap | None) -> None:
     async with AsyncRuntime(url) as runtime, runtime.run(run_id) as run:
         await run.step("begun", lambda: None)
         begin(trap)
-        await asyncio.gather(*(run.transaction(name, sells(f"{run_id}/{name}", trap)) for name in ("a", "b")))
+        outbox = Outbox(runtime)
+        await asyncio.gather(*(run.transaction(name, sells(f"{run_id}/{name}", outbox, trap)) for name in ("a", "b")))
 
 
 def many_sales(url: str, seed: int) -> None:
     dice = random.Random(seed)
     with Runtime(url) as runtime:
+        outbox = Outbox(runtime)
         while True:
             run_id = f"storm-{dice.randrange(6)}"
             with runtime.run(run_id) as run:
                 name = str(dice.randrange(10_000))
                 try:
-                    run.transaction(name, sells_or_refuses(f"{run_id}/{name}", dice))
+                    run.transaction(name, sells_or_refuses(f"{run_id}/{name}", outbox, dice))
                 except Refused:
                     continue
 
@@ -131,11 +148,12 @@ def many_sales(url: str, seed: int) -> None:
 async def many_sales_later(url: str, seed: int) -> None:
     dice = random.Random(seed)
     async with AsyncRuntime(url) as runtime:
+        outbox = Outbox(runtime)
         while True:
             run_id = f"storm-{dice.randrange(6)}"
             async with runtime.run(run_id) as run:
                 names = [str(dice.randrange(10_000)) for _ in range(2)]
-                bodies = [sells_or_refuses(f"{run_id}/{name}", dice) for name in names]
+                bodies = [sells_or_refuses(f"{run_id}/{name}", outbox, dice) for name in names]
                 work = (run.transaction(name, body) for name, body in zip(names, bodies, strict=True))
                 for result in await asyncio.gather(*work, return_exceptions=True):
                     if isinstance(result, BaseException) and not isinstance(result, Refused):
