@@ -167,7 +167,7 @@ def test_the_schema_is_printed_as_sql_that_makes_a_ledger(tmp_path: Path) -> Non
     path = tmp_path / "x.db"
     shop = Terminal(f"sqlite:///{path}")
     sql = shop("migrate", "--sql").stdout
-    assert sql == migrations.sql()
+    assert sql == migrations.LEDGER.sql()
     assert not path.exists()
     with sqlite3.connect(path) as connection:
         connection.executescript(sql)
@@ -202,3 +202,14 @@ def test_usage_is_exit_code_2_for_a_whole_process() -> None:
         assert found.returncode == 2
         assert found.stdout == ""
         assert "Usage: counterfoil" in found.stderr
+
+
+@pytest.mark.rule("L11")
+@pytest.mark.parametrize("words", [("migrate",), ("outbox", "migrate")])
+@pytest.mark.parametrize(
+    ("url", "statement"), [("sqlite:///x.db", "BEGIN IMMEDIATE;"), ("postgresql:///shop", "pg_advisory_xact_lock")]
+)
+def test_the_sql_is_that_of_the_store_in_the_url(words: tuple[str, ...], url: str, statement: str) -> None:
+    printed = Terminal(url)(*words, "--sql").stdout
+    assert statement in printed
+    assert ("outbox" in printed) is (words[0] == "outbox")

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from counterfoil.ledgers.postgres import PostgresLedger
-from counterfoil.ledgers.postgres.migrations import MIGRATIONS
+from counterfoil.ledgers.postgres.migrations import LEDGER
 
 OPENERS = 8
 
@@ -28,4 +28,4 @@ def test_many_that_open_a_new_ledger_at_once_make_it_once(database: str) -> None
             list(threads.map(opened, range(OPENERS)))
         with psycopg.connect(database) as connection:
             made = connection.execute(f"SELECT version FROM {schema}.migration ORDER BY version".encode()).fetchall()
-        assert made == [(version,) for version in range(1, len(MIGRATIONS) + 1)]
+        assert made == [(version,) for version in range(1, len(LEDGER.scripts) + 1)]

@@ -205,7 +205,7 @@ def test_the_printed_migrations_make_what_opening_makes(postgres, database):
         assert execute(database, query.format("by_hand")) == execute(database, query.format("by_itself"))
     with pytest.raises(psycopg.errors.DuplicateTable):
         execute(database, ours.sql("by_hand"))
-    assert len(migrations.MIGRATIONS) == execute(database, "SELECT max(version) FROM by_hand.migration")[0][0]
+    assert len(migrations.LEDGER.scripts) == execute(database, "SELECT max(version) FROM by_hand.migration")[0][0]
 
 
 # --- what `doctor` sees

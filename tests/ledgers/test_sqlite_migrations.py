@@ -101,7 +101,7 @@ def test_a_later_migration_goes_on_from_what_is_there(path, engine, open_ledger,
     ledger.close()
     text = migrations.text
     later = {"0002_later": "CREATE TABLE counterfoil_later (x INTEGER);\n"}
-    monkeypatch.setattr(migrations, "MIGRATIONS", ("0001_ledger", "0002_later"))
+    monkeypatch.setattr(migrations.LEDGER, "scripts", ("0001_ledger", "0002_later"))
     monkeypatch.setattr(migrations, "text", lambda name: later.get(name) or text(name))
     assert "0002_later" in sql()
     ledger = open_ledger()

@@ -9,10 +9,9 @@ import click
 
 from counterfoil.cli import shapes
 from counterfoil.cli.output import document, line, say
-from counterfoil.cli.places import Place, placed, showing
+from counterfoil.cli.places import Place, placed, schema_sql, showing
 from counterfoil.cli.text import command, escaped, given
 from counterfoil.errors import UsageError
-from counterfoil.ledgers.urls import PostgresUrl, parse
 from counterfoil.ports.ledger import Restorable
 from counterfoil.protocol.records import EVENT
 
@@ -186,7 +185,7 @@ def accept_restore(place: Place, *, by: str, reason: str, unnoticed: bool) -> No
 def migrate(place: Place, *, sql: bool) -> None:
     """Bring the schema up to date; this makes the ledger where there is none."""
     if sql:
-        click.echo(_sql(place.target), nl=False)
+        click.echo(schema_sql(place.target), nl=False)
         return
     with place.open(create=True) as runtime:
         namespace = runtime.namespace
@@ -194,17 +193,6 @@ def migrate(place: Place, *, sql: bool) -> None:
         document({"namespace": namespace})
     else:
         line(f"the schema is up to date; namespace {escaped(namespace)}")
-
-
-def _sql(target: object) -> str:
-    url = parse(target) if isinstance(target, str) else None
-    if isinstance(url, PostgresUrl):
-        from counterfoil.ledgers import postgres
-
-        return postgres.sql(url.schema)
-    from counterfoil.ledgers import sqlite
-
-    return sqlite.sql()
 
 
 __all__ = ["accept_restore", "decide", "deliver", "migrate", "prune", "settle"]

@@ -11,7 +11,7 @@ import click
 
 from counterfoil.cli import shapes
 from counterfoil.cli.output import Cell, Column, document, line, say, table
-from counterfoil.cli.places import Place, placed, showing
+from counterfoil.cli.places import Place, placed, schema_sql, showing
 from counterfoil.cli.text import ago, command, escaped, given, operands, since, value
 from counterfoil.errors import UsageError
 from counterfoil.outbox.receipts import STATES, Receipt
@@ -304,9 +304,7 @@ def prune(place: Place, *, older_than: float, **said: Any) -> None:
 def migrate(place: Place, *, sql: bool) -> None:
     """Make the outbox's tables, or bring them up to date."""
     if sql:
-        from counterfoil.ledgers.sqlite import outbox_schema
-
-        click.echo(outbox_schema.sql(), nl=False)
+        click.echo(schema_sql(place.target, outbox=True), nl=False)
         return
     with opened(place, create=True) as found:
         found.migrate()

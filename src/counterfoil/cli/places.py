@@ -114,14 +114,14 @@ def _migrated(url: SqliteUrl) -> None:
         # Opening it as a ledger says why it cannot be opened.
         return
     try:
-        version = migrations.version_of(connection)
+        version = migrations.LEDGER.version_of(connection)
     except engines.StoreError:
         return
     finally:
         connection.close()
     if version == 0:
         raise UsageError(f"{url.path} has no ledger in it", hint="a runtime makes it, or `counterfoil migrate`")
-    if version < len(migrations.MIGRATIONS):
+    if version < len(migrations.LEDGER.scripts):
         raise UsageError(f"the schema of {url.path} is older than this version", hint="run `counterfoil migrate`")
 
 
@@ -157,3 +157,15 @@ def placed(function: Callback) -> Callback:
 def showing(function: Callback) -> Callback:
     """Give a command `--show-payloads`."""
     return click.option("--show-payloads", "shown", is_flag=True, help=_SHOWN_HELP)(function)
+
+
+def schema_sql(target: object, *, outbox: bool = False) -> str:
+    """Return the migrations of a ledger, or of its outbox, as SQL of the store that its URL names."""
+    url = parse(target) if isinstance(target, str) else None
+    if isinstance(url, PostgresUrl):
+        from counterfoil.ledgers.postgres import migrations as postgres
+
+        return (postgres.OUTBOX if outbox else postgres.LEDGER).sql(url.schema)
+    from counterfoil.ledgers.sqlite import migrations as sqlite
+
+    return (sqlite.OUTBOX if outbox else sqlite.LEDGER).sql()

@@ -33,10 +33,10 @@ def diagnose(pool: Pool, *, schema: str, reason: str | None, owners: Sequence[Ow
         begun = time.time()
         row = connection.execute(_SETTINGS).fetchone()
         ended = time.time()
-        version = migrations.version_of(connection, schema)
+        version = migrations.LEDGER.version_of(connection, schema)
         direct = connection.direct()
     assert row is not None
-    newest = len(migrations.MIGRATIONS)
+    newest = len(migrations.LEDGER.scripts)
     return [
         ("ok", "server", f"PostgreSQL {row[0]}", ""),
         *_settings(row),

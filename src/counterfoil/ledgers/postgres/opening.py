@@ -82,9 +82,9 @@ def prepare(pool: Pool, schema: str, *, migrate: bool = True) -> None:
 
 def _prepare(connection: Connection, schema: str, *, migrate: bool, patient_until: float) -> None:
     _check(connection)
-    version = migrations.version_of(connection, schema)
-    migrations.refuse_newer(version)
-    if version < len(migrations.MIGRATIONS):
+    version = migrations.LEDGER.version_of(connection, schema)
+    migrations.LEDGER.refuse_newer(version)
+    if version < len(migrations.LEDGER.scripts):
         if not migrate:
             raise UsageError(
                 f"there is no ledger of this version in the schema {schema!r}",
@@ -92,7 +92,7 @@ def _prepare(connection: Connection, schema: str, *, migrate: bool, patient_unti
                 hint="a runtime makes it, or `counterfoil migrate`",
             )
         connection.give_up = patient_until  # somebody else may be at it
-        migrations.apply(connection, schema)
+        migrations.LEDGER.apply(connection, schema)
 
 
 def _check(connection: Connection) -> None:

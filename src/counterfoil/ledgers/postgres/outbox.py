@@ -12,7 +12,7 @@ import psycopg
 
 from counterfoil.errors import CommitUnknown, LedgerUnavailable, UsageError
 from counterfoil.ledgers.outbox_rows import counted, orphan
-from counterfoil.ledgers.postgres import names, outbox_schema, outbox_staging, troubles
+from counterfoil.ledgers.postgres import migrations, names, outbox_staging, troubles
 from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.postgres.outbox_turn import FORMAT_MAX, RECEIPT, Asking, PostgresTurn, requeue
 from counterfoil.ledgers.postgres.pool import Pool
@@ -126,9 +126,9 @@ class PostgresOutbox:
         self._prepare(schema, create=create)
 
     def _prepare(self, schema: str, *, create: bool) -> None:
-        version = self._pool.read(lambda connection: outbox_schema.version_of(connection, schema))
-        outbox_schema.refuse_newer(version)
-        if version == len(outbox_schema.MIGRATIONS):
+        version = self._pool.read(lambda connection: migrations.OUTBOX.version_of(connection, schema))
+        migrations.OUTBOX.refuse_newer(version)
+        if version == len(migrations.OUTBOX.scripts):
             return
         if not create:
             raise UsageError(
@@ -136,7 +136,7 @@ class PostgresOutbox:
                 hint="an application makes it, or `counterfoil outbox migrate`",
             )
         with self._pool.take() as connection:
-            outbox_schema.apply(connection, schema)
+            migrations.OUTBOX.apply(connection, schema)
 
     def staging(self, intents: Sequence[NewIntent], *, now: float | None = None) -> Staging:
         """Write intents, as statements that the caller's own connection runs."""

@@ -1,6 +1,8 @@
 """The SQLite ledger."""
 
 from counterfoil.ledgers.sqlite.ledger import SqliteLedger
-from counterfoil.ledgers.sqlite.migrations import sql
+from counterfoil.ledgers.sqlite.migrations import LEDGER
+
+sql = LEDGER.sql
 
 __all__ = ["SqliteLedger", "sql"]

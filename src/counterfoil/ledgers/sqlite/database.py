@@ -250,9 +250,9 @@ class Database:
 
     def _prepare(self, connection: Connection, *, first: bool) -> None:
         # The first statement that reads the file finds out whether it is a database at all.
-        version = self.patiently(lambda: migrations.version_of(connection))
-        migrations.refuse_newer(version)
-        if first and version < len(migrations.MIGRATIONS):
+        version = self.patiently(lambda: migrations.LEDGER.version_of(connection))
+        migrations.LEDGER.refuse_newer(version)
+        if first and version < len(migrations.LEDGER.scripts):
             self.patiently(lambda: self._to_wal(connection))
             self.patiently(lambda: _migrate(connection))
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
@@ -308,7 +308,7 @@ class Database:
 def _migrate(connection: Connection) -> None:
     connection.command("BEGIN IMMEDIATE")
     try:
-        migrations.apply(connection)
+        migrations.LEDGER.apply(connection)
         connection.command("COMMIT")
     finally:
         if connection.in_transaction():

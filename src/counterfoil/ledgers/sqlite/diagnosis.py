@@ -56,8 +56,8 @@ def _library(database: Database) -> Finding:
 def _settings(connection: Connection) -> list[Finding]:
     mode = connection.execute("PRAGMA journal_mode")[0][0]
     level = connection.execute("PRAGMA synchronous")[0][0]
-    schema = migrations.version_of(connection)
-    newest = len(migrations.MIGRATIONS)
+    schema = migrations.LEDGER.version_of(connection)
+    newest = len(migrations.LEDGER.scripts)
     return [
         _judged(
             ("error", "journal-mode", mode, "open the ledger again: WAL is needed"),

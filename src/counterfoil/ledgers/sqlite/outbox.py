@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from counterfoil.errors import UsageError
-from counterfoil.ledgers.sqlite import outbox_schema, outbox_staging
+from counterfoil.ledgers.sqlite import migrations, outbox_staging
 from counterfoil.ledgers.sqlite.checkpoints import Checkpoints
 from counterfoil.ledgers.sqlite.database import Database
 from counterfoil.ledgers.sqlite.engines import Connection
@@ -106,15 +106,15 @@ class SqliteOutbox:
         self._checkpoints = checkpoints
         self.now = time.time if clock is None else clock
         self._seen: tuple[Connection, int] | None = None
-        version = reader.query(outbox_schema.version_of)
-        outbox_schema.refuse_newer(version)
-        if version < len(outbox_schema.MIGRATIONS):
+        version = reader.query(migrations.OUTBOX.version_of)
+        migrations.OUTBOX.refuse_newer(version)
+        if version < len(migrations.OUTBOX.scripts):
             if not create:
                 raise UsageError(
                     "there is no outbox in this ledger" if version == 0 else "the outbox is older than this version",
                     hint="an application makes it, or `counterfoil outbox migrate`",
                 )
-            self.write(outbox_schema.apply)
+            self.write(migrations.OUTBOX.apply)
 
     def staging(self, intents: Sequence[NewIntent], *, now: float | None = None) -> Staging:
         """Write intents, as statements that the caller's own connection runs."""
