@@ -61,3 +61,13 @@ def test_as_long_as_a_foreign_reader_stays_the_log_is_reported_with_the_mend(gro
     level, mend = found["wal-size"]
     assert level == "warning"
     assert "snapshot" in mend
+
+
+def test_the_log_is_bounded_where_nobody_ever_registered(path, open_ledger):
+    # Such a ledger has no folder beside it until the first checkpoint of ours needs its lock.
+    ledger = open_ledger()
+    largest = 0
+    for number in range(3 * _COMMITS):
+        ledger.append(entry(f"slot/{number}", body=BODY[:40_000] + b'"'))
+        largest = max(largest, Path(f"{path}-wal").stat().st_size)
+    assert largest < 2 * _COMMITS * 40_000

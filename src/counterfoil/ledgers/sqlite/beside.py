@@ -109,7 +109,8 @@ class Beside:
         return lifelines.seize(self._life(epoch), remove=remove)
 
     def checkpoint_turn(self) -> AbstractContextManager[bool]:
-        """Take the turn to checkpoint, if it is free."""
+        """Take the turn to checkpoint, if it is free; makes the folder, which a ledger without owners does not have."""
+        self._make()
         return lifelines.turn_if_free(self._file("checkpoint.lock"), like=self.database)
 
     def writable(self) -> bool:
