@@ -77,12 +77,13 @@ class NatsCluster:
     Args:
         nodes: 1 or 3.
         sync_always: each write is synced before it is acknowledged.
+        more: further lines of each node's configuration.
 
     Raises:
         Missing: there is no NATS server here.
     """
 
-    def __init__(self, nodes: int = 1, *, sync_always: bool = False) -> None:
+    def __init__(self, nodes: int = 1, *, sync_always: bool = False, more: str = "") -> None:
         nats_server()
         self.folder = server_folder("nats")
         ports = free_ports(3 * nodes)
@@ -93,7 +94,7 @@ class NatsCluster:
             sync = "sync_interval: always" if sync_always else ""
             config = (
                 f"server_name: n{i}\nlisten: {_HOST}:{port}\nhttp: {_HOST}:{monitor}\n"
-                f'jetstream {{ store_dir: "{self.folder}/n{i}", max_mem: 256MB, max_file: 4GB, {sync} }}\n'
+                f'jetstream {{ store_dir: "{self.folder}/n{i}", max_mem: 256MB, max_file: 4GB, {sync} }}\n{more}\n'
             )
             if nodes > 1:
                 config += f"cluster {{ name: c, listen: {_HOST}:{cluster}, routes: [{routes}] }}\n"

@@ -17,6 +17,10 @@ class Wire(TcpTransport):
         self._draining = 0
         self._clear: asyncio.Event | None = None
 
+    def __bool__(self) -> bool:
+        # nats-py takes the place of a transport that is not connected yet with one of its own.
+        return True
+
     @property
     def stalled(self) -> bool:
         """Whether the socket takes nothing now, so that what is written would only be kept."""
