@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from counterfoil import ledgers
+from counterfoil.ledgers.jetstream import JetStreamLedger
+from counterfoil.ledgers.jetstream.place import Place
 from counterfoil.ledgers.memory import MemoryLedger
 from counterfoil.ledgers.postgres import PostgresLedger
 from counterfoil.ledgers.sqlite import SqliteLedger
@@ -66,6 +68,20 @@ class TestOldestPostgres(TestPostgres):
     major = 16
 
 
+class TestJetStream(LedgerConformance):
+    _numbers = count(1)
+    place: Place
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, nats: Any) -> None:
+        cls.place = Place(servers=(nats.url,))
+
+    def make_ledger(self) -> Ledger:
+        # The shared server syncs lazily, which is refused unless it is allowed.
+        return JetStreamLedger(self.place, stream=f"conformance{next(self._numbers)}", allow_lazy_sync=True)
+
+
 RULE_PARTS = ("W", "L")
 
 
@@ -77,7 +93,7 @@ def test_every_ledger_that_ships_is_held_to_the_suite_in_both_colours() -> None:
         for name in vars(import_module(module.name))
         if name.endswith("Ledger") and name not in ("Ledger", "ForkedLedger")
     }
-    assert shipped == {"MemoryLedger", "SqliteLedger", "PostgresLedger"}
+    assert shipped == {"MemoryLedger", "SqliteLedger", "PostgresLedger", "JetStreamLedger"}
     tests = [name for name in dir(LedgerConformance) if name.startswith("test_")]
     assert len(tests) >= 20
     suite = TestMemory()

@@ -11,9 +11,10 @@ from importlib.util import find_spec
 import pytest
 
 from counterfoil.errors import LedgerUnavailable, UsageError
+from counterfoil.ledgers.jetstream.place import place_of
 from counterfoil.ledgers.memory import MemoryLedger
 from counterfoil.ledgers.sqlite import SqliteLedger
-from counterfoil.ledgers.urls import PostgresUrl, SqliteUrl, parse
+from counterfoil.ledgers.urls import NatsUrl, PostgresUrl, SqliteUrl, parse, without_password
 
 
 def test_a_relative_path_is_looked_up_when_the_ledger_is_opened(tmp_path, monkeypatch):
@@ -87,7 +88,19 @@ def test_each_memory_ledger_is_a_new_one():
         "postgresql://localhost/shop?schema=",
         "postgresql://localhost/shop?sslmod=require",
         "postgresql://localhost:port/shop",
-        "nats://localhost",
+        "nats:localhost",
+        "nats://",
+        "nats://host:port",
+        "nats://host:0",
+        "nats://a:4222,/stream",
+        "nats://host/a.b",
+        "nats://host/stream/more",
+        "nats://host?replicas=2",
+        "nats://host?beat=0",
+        "nats://host?monitor=host:8222",
+        "nats://host?allow_lazy_sync=perhaps",
+        "nats://host?timeout=1&timeout=2",
+        "nats://host?sync=always",
         None,
         7,
     ],
@@ -108,9 +121,24 @@ def test_a_weaker_sync_is_refused(tmp_path, level):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_ledger_that_this_version_has_not_is_named():
-    with pytest.raises(UsageError, match="JetStream"):
-        parse("nats://localhost:4222")
+def test_a_nats_url_names_servers_a_stream_and_what_is_allowed():
+    url = parse("nats://u:p@a:1,b/books?replicas=3&timeout=7&beat=0.5&monitor=http://a:8222,http://b:8222")
+    monitors = ("http://a:8222", "http://b:8222")
+    assert url == NatsUrl(servers="u:p@a:1,b", stream="books", timeout_s=7.0, beat_s=0.5, replicas=3, monitors=monitors)
+    assert parse("nats://a?allow_lazy_sync=1") == NatsUrl(servers="a", allow_lazy_sync=True)
+    assert "u:p" not in repr(url)
+    assert without_password("nats://token@a:1/books") == "nats://***@a:1/books"
+    place = place_of("u%40x:p%2F@a:1,b,[::1]:7")
+    assert place.servers == ("nats://a:1", "nats://b:4222", "nats://[::1]:7")
+    assert place.options() == {"user": "u@x", "password": "p/"}
+    assert place_of("s3cret@a").options() == {"token": "s3cret"}
+    assert "s3cret" not in repr(place_of("s3cret@a"))
+
+
+def test_a_missing_nats_py_is_named_when_the_url_is_read(monkeypatch):
+    monkeypatch.setattr("counterfoil.ledgers.urls.find_spec", without("nats"))
+    with pytest.raises(UsageError, match=r"counterfoil\[nats\]"):
+        parse("nats://localhost")
 
 
 def test_what_is_ours_is_taken_out_of_a_postgresql_url_and_the_rest_is_libpqs():

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from counterfoil.errors import LedgerUnavailable, UsageError
-from counterfoil.ledgers.urls import MemoryUrl, PostgresUrl, SqliteUrl, parse, without_password
+from counterfoil.ledgers.urls import MemoryUrl, NatsUrl, PostgresUrl, SqliteUrl, parse, without_password
 from counterfoil.ports.ledger import Ledger
 from counterfoil.runtime.sync import Runtime
 
@@ -90,7 +90,7 @@ def _present(target: str) -> None:
     url = parse(target)
     if isinstance(url, MemoryUrl):
         raise UsageError("memory: is a new ledger each time, with nothing in it to see", hint=_HINT)
-    if isinstance(url, PostgresUrl):
+    if isinstance(url, (PostgresUrl, NatsUrl)):
         url.check()
     if not isinstance(url, SqliteUrl):
         return

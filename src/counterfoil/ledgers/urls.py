@@ -1,4 +1,4 @@
-"""Ledger URLs, as SQLAlchemy writes them: `sqlite:///relative.db`, `postgresql://host/database`, `memory:`."""
+"""Ledger URLs: `sqlite:///relative.db`, `postgresql://host/database`, `nats://host/stream`, `memory:`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ import msgspec
 from counterfoil.errors import UsageError
 from counterfoil.ports.ledger import Closing, Ledger
 
-_FORMS: Final = "write sqlite:///relative.db, sqlite:////absolute.db, postgresql://host/database or memory:"
-_LATER: Final = {"nats": "NATS JetStream"}
+_FORMS: Final = (
+    "write sqlite:///relative.db, sqlite:////absolute.db, postgresql://host/database, nats://host/stream or memory:"
+)
 _POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _ENGINES: Final = ("apsw", "sqlite3")
+_SQLITE_OPTIONS: Final = ("engine", "timeout", "synchronous", "strict")
 _SYNCHRONOUS: Final = ("full", "extra")
 # What is ours; every other option of a postgresql:// URL is libpq's.
 _OWN_OPTIONS: Final = ("schema", "pool", "timeout", "beat", "poll")
 _POOL_MAX: Final = 64
+_NATS_OPTIONS: Final = ("timeout", "beat", "replicas", "monitor", "creds", "allow_lazy_sync")
+_REPLICAS: Final = ("1", "3", "5")
+_YES: Final = ("1", "true", "True")
+_NO: Final = ("0", "false", "False")
 
 
 class LedgerUrl(Protocol):
@@ -127,6 +133,61 @@ class PostgresUrl(msgspec.Struct, frozen=True, kw_only=True):
         return f"PostgresUrl(schema={self.schema!r}, pool={self.pool})"
 
 
+class NatsUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream on NATS JetStream.
+
+    Args:
+        servers: what stands between `nats://` and the stream: a login, and servers with commas between them.
+        stream: the ledger's stream.
+        timeout_s: how long an append or another question may take, in seconds.
+        beat_s: seconds between two beats of an owner.
+        replicas: of a stream that is made; None: 3 in a cluster, else 1.
+        monitors: the HTTP monitoring addresses of the servers.
+        creds: a file with NATS credentials.
+        allow_lazy_sync: go on where `sync_interval` is not `always`.
+    """
+
+    servers: str
+    stream: str = "counterfoil"
+    timeout_s: float = 30.0
+    beat_s: float = 5.0
+    replicas: int | None = None
+    monitors: tuple[str, ...] = ()
+    creds: str | None = None
+    allow_lazy_sync: bool = False
+
+    def open(self, *, create: bool = True) -> Ledger:
+        """Connect, and make the stream if it is not there, unless `create` is false."""
+        from counterfoil.ledgers.jetstream import JetStreamLedger
+        from counterfoil.ledgers.jetstream.place import place_of
+
+        return JetStreamLedger(
+            place_of(self.servers, creds=self.creds),
+            stream=self.stream,
+            timeout_s=self.timeout_s,
+            beat_s=self.beat_s,
+            replicas=self.replicas,
+            monitors=self.monitors,
+            allow_lazy_sync=self.allow_lazy_sync,
+            create=create,
+        )
+
+    def check(self) -> None:
+        """Raise unless a ledger is there; nothing is made.
+
+        Raises:
+            UsageError: there is none.
+            LedgerUnavailable: it cannot be reached.
+        """
+        ledger = self.open(create=False)
+        if isinstance(ledger, Closing):
+            ledger.close()
+
+    def __repr__(self) -> str:
+        # The address may hold a password.
+        return f"NatsUrl(stream={self.stream!r})"
+
+
 def parse(url: str) -> LedgerUrl:
     """Understand a ledger URL without opening anything.
 
@@ -143,8 +204,8 @@ def parse(url: str) -> LedgerUrl:
         raise UsageError(f"{url!r} is not a ledger URL", hint=_FORMS)
     if scheme == "memory":
         raise UsageError("memory: takes nothing after the colon", hint="write memory:")
-    if scheme in _LATER:
-        raise UsageError(f"this version has no {_LATER[scheme]} ledger yet", hint=_FORMS)
+    if scheme == "nats":
+        return _nats(rest)
     if scheme in _POSTGRES:
         return _postgres(rest)
     if scheme != "sqlite":
@@ -154,12 +215,14 @@ def parse(url: str) -> LedgerUrl:
 
 def without_password(url: str) -> str:
     """Return a URL with its password hidden, for showing it."""
+    if url.startswith("nats:"):  # a token stands where a user stands
+        return re.sub(r"(?<=://)[^@/]*@", "***@", url)
     return re.sub(r"(?<=://)([^:@/]*):[^@/]*@", r"\1:***@", url)
 
 
 def _sqlite(rest: str) -> SqliteUrl:
     location, mark, query = rest.partition("?")
-    options = _options(query) if mark else {}
+    options = _options(query, _SQLITE_OPTIONS) if mark else {}
     found = SqliteUrl(
         path=_path(location),
         engine=_choice(options, "engine", _ENGINES),
@@ -213,6 +276,37 @@ def _postgres(rest: str) -> PostgresUrl:
     return found
 
 
+def _nats(rest: str) -> NatsUrl:
+    if find_spec("nats") is None:
+        raise UsageError(
+            "the JetStream ledger needs nats-py, which is not installed",
+            hint="pip install 'counterfoil[nats]'",
+            code="missing-extra",
+        )
+    from counterfoil.ledgers.jetstream import place, subjects
+
+    location, mark, query = rest.partition("?")
+    if not location.startswith("//"):
+        raise UsageError(f"nats:{location} names no server", hint=_FORMS)
+    servers, _, stream = location[2:].partition("/")
+    options = _options(query, _NATS_OPTIONS) if mark else {}
+    found = NatsUrl(
+        servers=servers,
+        stream=subjects.checked(stream or "counterfoil"),
+        timeout_s=_positive("timeout", options.get("timeout", "30")),
+        beat_s=_positive("beat", options.get("beat", "5")),
+        replicas=int(_choice(options, "replicas", _REPLICAS)) if "replicas" in options else None,
+        monitors=tuple(options["monitor"].split(",")) if "monitor" in options else (),
+        creds=options.get("creds"),
+        allow_lazy_sync=_choice(options, "allow_lazy_sync", _NO + _YES) in _YES,
+    )
+    place.place_of(servers, creds=found.creds)
+    for monitor in found.monitors:
+        if not re.match("https?://[^/]", monitor):
+            raise UsageError(f"monitor={monitor} is no address", hint="write monitor=http://host:8222")
+    return found
+
+
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _POOL_MAX:
         raise UsageError(f"pool={text} is not possible", hint=f"it is a number of connections, 1 to {_POOL_MAX}")
@@ -237,12 +331,12 @@ def _path(location: str) -> str:
     return path
 
 
-def _options(query: str) -> dict[str, str]:
+def _options(query: str, known: tuple[str, ...]) -> dict[str, str]:
     options: dict[str, str] = {}
     for part in query.split("&"):
         name, equals, value = part.partition("=")
-        if not equals or name not in ("engine", "timeout", "synchronous", "strict"):
-            raise UsageError(f"unknown option {part!r}", hint="there are engine, timeout, synchronous and strict")
+        if not equals or name not in known:
+            raise UsageError(f"unknown option {part!r}", hint=f"there are {', '.join(known[:-1])} and {known[-1]}")
         if name in options:
             raise UsageError(f"the option {name} is given twice", hint="give it once")
         options[name] = value

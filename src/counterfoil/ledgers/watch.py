@@ -39,6 +39,12 @@ class Watch:
             seen.at = now
             return seen.silent_s >= BEATS * beat_s
 
+    def silent_s(self, epoch: str) -> float:
+        """Return how long a life has been seen to be silent, in seconds."""
+        with self._lock:
+            seen = self._seen.get(epoch)
+            return seen.silent_s if seen is not None else 0.0
+
     def keep_only(self, epochs: set[str]) -> None:
         """Forget the lives that are over."""
         with self._lock:

@@ -1,0 +1,269 @@
+"""Asking the stream: messages, each put only where it is expected, and looks that prove how far they reach.
+
+A replica may lag behind, and the one that answers a look is not chosen by us. So a look says up to which sequence its
+replica knew the stream, and is repeated until that is far enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from counterfoil.errors import LedgerUnavailable
+from counterfoil.ledgers.jetstream import troubles
+from counterfoil.ledgers.jetstream.link import Link, Lost, Unreachable
+from counterfoil.ledgers.jetstream.messages import Message
+from counterfoil.ledgers.jetstream.place import Place
+from counterfoil.ledgers.jetstream.subjects import Subjects
+from counterfoil.ledgers.jetstream.troubles import Said
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+# A server that does not answer for so long is taken for stuck, and the next one is asked.
+PATIENCE_S: Final = 3.0
+_LOOK_S: Final = 1.0
+_PAUSE_S: Final = 0.05
+_LAG_S: Final = 0.01
+# The server answers for 1024 subjects at most.
+_SUBJECTS_MAX: Final = 1000
+_PAGE_BYTES: Final = 4 << 20
+
+
+class Put(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to publish.
+
+    Args:
+        subject: where.
+        data: its payload.
+        expected: the sequence of the last message on the subject, 0 for none; otherwise it is refused.
+        over: the filter that `expected` is about instead of the subject.
+    """
+
+    subject: str
+    data: bytes
+    expected: int
+    over: str | None = None
+
+
+class Store:
+    """One stream and the connection to it. All methods run on one loop.
+
+    Args:
+        place: where the servers are.
+        subjects: the stream's subjects.
+    """
+
+    def __init__(self, place: Place, subjects: Subjects) -> None:
+        self.subjects = subjects
+        # The highest sequence that this process knows to be there.
+        self.seen = 0
+        # Why this cannot be the stream that it was, or None.
+        self.went_back: str | None = None
+        self._place = place
+        self._next = 0
+        self._link: Link | None = None
+        self._connecting = asyncio.Lock()
+        self.server: dict[str, Any] = {}
+
+    async def put(self, what: Put, *, deadline: float) -> Said:
+        """Publish until there is an answer. After a lost one `taken` may mean that it was ours.
+
+        Raises:
+            LedgerUnavailable: none by the deadline; `CommitUnknown` where the message may be there.
+        """
+        maybe = False
+        while True:
+            (answer,) = await self.put_each([what], deadline=deadline)
+            maybe = maybe or answer.unknown
+            if answer.sequence or answer.taken or answer.too_large:
+                return answer
+            if time.monotonic() + _PAUSE_S >= deadline:
+                raise troubles.unknown(answer.text) if maybe else troubles.unavailable(answer.text)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def put_each(self, many: Sequence[Put], *, deadline: float) -> list[Said]:
+        """Publish each once, in order, over one connection, and return what was answered to each."""
+        try:
+            link = await self.link()
+        except Unreachable as error:
+            return [Said(text=str(error))] * len(many)
+        before = self.seen
+        begun: list[str | Said] = []
+        for what in many:
+            headers = {
+                "Nats-Expected-Stream": self.subjects.stream,
+                "Nats-Expected-Last-Subject-Sequence": str(what.expected),
+            }
+            if what.over is not None:
+                headers["Nats-Expected-Last-Subject-Sequence-Subject"] = what.over
+            if len(what.data) > self.server["max_payload"]:
+                begun.append(Said(text="too large", too_large=True))
+                continue
+            try:
+                begun.append(await link.begin(what.subject, what.data, headers=headers))
+            except Unreachable as error:
+                begun.append(Said(text=str(error)))
+        give_up = min(time.monotonic() + PATIENCE_S, deadline)
+        answers = [one if isinstance(one, Said) else await self._answer(link, one, give_up) for one in begun]
+        return [self._checked(answer, before) for answer in answers]
+
+    def _checked(self, answer: Said, before: int) -> Said:
+        if not 0 < answer.sequence <= before:
+            return answer
+        self.went_back = f"it gave out position {answer.sequence} again, after {before}"
+        return Said(unknown=True, text=self.went_back)
+
+    async def _answer(self, link: Link, token: str, give_up: float) -> Said:
+        try:
+            (message,) = await link.finish(token, max(0.0, give_up - time.monotonic()))
+        except Lost as error:
+            await self.drop(link)
+            return Said(unknown=True, text=str(error))
+        answer = troubles.said(message.data, status=_status(message), stream=self.subjects.stream)
+        self.seen = max(self.seen, answer.sequence)
+        return answer
+
+    async def snapshot(self, subjects: Collection[str], *, floor: int = 0, deadline: float) -> dict[str, Message]:
+        """Return the last message of each subject that has one, as of a moment at which `floor` was there.
+
+        Raises:
+            LedgerUnavailable: no replica knew that by the deadline.
+        """
+        found: dict[str, Message] = {}
+        every = list(dict.fromkeys(subjects))
+        for start in range(0, max(1, len(every)), _SUBJECTS_MAX):
+            # The generation is always there, so that there is an answer.
+            some = [self.subjects.generation, *every[start : start + _SUBJECTS_MAX]]
+            found.update(await self._snapshot(some, floor, deadline))
+        return found
+
+    async def _snapshot(self, subjects: list[str], floor: int, deadline: float) -> dict[str, Message]:
+        while True:
+            *messages, end = await self._direct({"multi_last": subjects}, deadline)
+            reached = int((end.headers or {}).get("Nats-UpTo-Sequence", 0))
+            if reached and reached >= floor:
+                self.seen = max(self.seen, reached)
+                return {message.subject: message for message in map(_message, messages)}
+            await _pause(deadline, f"the replica that answers has not reached {floor} yet")
+
+    async def page(self, where: str, after: int, *, limit: int, deadline: float) -> list[Message]:
+        """Return the next messages behind a position that match a filter, in order, as one replica knows them."""
+        question = {"batch": limit, "max_bytes": _PAGE_BYTES, "seq": after + 1, "next_by_subj": where}
+        *messages, end = await self._direct(question, deadline)
+        found = [_message(message) for message in messages]
+        if _status(end) not in ("204", "404"):
+            raise troubles.unavailable(f"a page was answered with status {_status(end)}")
+        return found
+
+    async def last(self, where: str, *, deadline: float) -> int:
+        """Return the sequence of the last message that matches a filter as the stream's leader knows it, or 0."""
+        answer = await self.api(f"STREAM.MSG.GET.{self.subjects.stream}", {"last_by_subj": where}, deadline=deadline)
+        return int(answer["message"]["seq"]) if "message" in answer else 0
+
+    async def api(self, name: str, question: Any, *, deadline: float) -> dict[str, Any]:
+        """Ask the JetStream API something that may be asked again; errors are in the answer.
+
+        Raises:
+            LedgerUnavailable: no answer by the deadline.
+        """
+        while True:
+            patience_s = min(PATIENCE_S, max(0.0, deadline - time.monotonic()))
+            link = None
+            try:
+                link = await self.link()
+                (message,) = await link.ask(f"$JS.API.{name}", msgspec.json.encode(question), patience_s=patience_s)
+            except (Lost, Unreachable) as error:
+                await self.drop(link)
+                text = str(error)
+            else:
+                if _status(message) is None:
+                    answer: dict[str, Any] = msgspec.json.decode(message.data)
+                    if answer.get("error", {}).get("code") != 503:
+                        return answer
+                text = "JetStream is not there"
+            await _pause(deadline, text)
+
+    async def _direct(self, question: dict[str, Any], deadline: float) -> list[Msg]:
+        subject = f"$JS.API.DIRECT.GET.{self.subjects.stream}"
+        silent = 0
+        while True:
+            patience_s = min(_LOOK_S, max(0.0, deadline - time.monotonic()))
+            link = None
+            try:
+                link = await self.link()
+                messages = await link.ask(subject, msgspec.json.encode(question), patience_s=patience_s, many=True)
+            except (Lost, Unreachable) as error:
+                # A replica that is stuck was asked; another one may be next. Our own server may be stuck, too.
+                silent += 1
+                if silent > 1 or (link is not None and not link.open):
+                    await self.drop(link)
+                text = str(error)
+            else:
+                status = _status(messages[-1])
+                # Nothing found is an answer about a filter; where the generation is asked for, the replica lacks it.
+                if status == "204" or (status == "404" and "multi_last" not in question):
+                    return messages
+                text = f"the stream does not answer: status {status}"
+            await _pause(deadline, text)
+
+    async def link(self) -> Link:
+        """Return the connection, a new one if the last has ended.
+
+        Raises:
+            Unreachable: no server can be had.
+        """
+        if self._link is not None and self._link.open:
+            return self._link
+        async with self._connecting:
+            if self._link is not None and self._link.open:
+                return self._link
+            trouble: Unreachable | None = None
+            for _ in self._place.servers:
+                url = self._place.servers[self._next % len(self._place.servers)]
+                link = Link()
+                try:
+                    await link.connect(self._place, url)
+                except Unreachable as error:
+                    trouble = error
+                    self._next += 1
+                    continue
+                self._link = link
+                self.server = dict(link.server)
+                return link
+            raise trouble or Unreachable("there is no server")
+
+    async def drop(self, link: Link | None) -> None:
+        """Close a connection whose server does not answer; the next one goes to the next server."""
+        if link is not None and link is self._link:
+            self._link = None
+            self._next += 1
+            await link.close()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._link is not None:
+            with suppress(LedgerUnavailable):
+                await self._link.close()
+            self._link = None
+
+
+async def _pause(deadline: float, text: str) -> None:
+    pause_s = _LAG_S if "reached" in text else _PAUSE_S
+    if time.monotonic() + pause_s >= deadline:
+        raise troubles.unavailable(text)
+    await asyncio.sleep(pause_s)
+
+
+def _status(message: Msg) -> str | None:
+    return (message.headers or {}).get("Status")
+
+
+def _message(message: Msg) -> Message:
+    headers = message.headers or {}
+    return Message(headers["Nats-Subject"], int(headers["Nats-Sequence"]), message.data)
