@@ -52,7 +52,7 @@ CHARGED = ("charge", f"ch_{SECRET}", "created")
 
 def test_a_ledger_is_verified(shop: Terminal, change: Callable[..., Any]) -> None:
     assert shop("verify").stderr == "1 run checked, 0 findings\n"
-    assert shop.json("verify", SHOP) == {"runs": 1, "findings": []}
+    assert shop.json("verify", SHOP) == {"runs": 1, "findings": [], "remarks": []}
     change(plant)
     (found,) = shop.json("verify", code=1)["findings"]
     assert (found["rule"], found["code"], found["name"], found["run"]) == ("E1", "no-intent", "ghost", "bad\u202erun")
@@ -104,8 +104,8 @@ def test_an_export_can_be_verified(
 ) -> None:
     path = str(tmp_path / "export.jsonl")
     assert shop("export", "--output", path, *shown).stdout == ""
-    assert shop.json("verify", "--export", path) == {"runs": 1, "findings": []}
-    assert shop.json("verify", SHOP, "--export", path) == {"runs": 1, "findings": []}
+    assert shop.json("verify", "--export", path) == {"runs": 1, "findings": [], "remarks": []}
+    assert shop.json("verify", SHOP, "--export", path) == {"runs": 1, "findings": [], "remarks": []}
     change(plant)
     shop("export", "--output", path, *shown)
     assert [each["code"] for each in shop.json("verify", "--export", path, code=1)["findings"]] == ["no-intent"]

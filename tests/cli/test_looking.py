@@ -176,7 +176,7 @@ def test_what_is_no_ledger_is_said_in_one_line(tmp_path: Path, make: Any, said: 
     [
         ("memory:", "memory: is a new ledger each time"),
         ("nonsense", "is not a ledger URL"),
-        ("postgresql://host/db", "no PostgreSQL ledger yet"),
+        ("mysql://host/db", "there is no ledger for"),
     ],
 )
 def test_a_url_that_names_nothing_to_see_is_refused(url: str, said: str) -> None:
