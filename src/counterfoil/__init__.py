@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from counterfoil.broker.grants import Grant
     from counterfoil.effects.effect import UNASKABLE
     from counterfoil.errors import (
+        BlobDamaged,
+        BlobMissing,
         Conflict,
         CounterfoilError,
         DeliveryConflict,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from counterfoil.outbox.lanes import Lane
     from counterfoil.outbox.receipts import Receipt
     from counterfoil.outcomes import Accepted, Decision, Evidence, Failed, Outcome, Rejected, Uncertain
+    from counterfoil.recipients.blobs.looped import AsyncBlobs
+    from counterfoil.recipients.blobs.recipient import Blobs
     from counterfoil.recipients.events.recipient import Events
     from counterfoil.recipients.function import Recipient
     from counterfoil.recipients.http.recipient import HTTP
@@ -64,12 +68,16 @@ __all__ = [
     "Accepted",
     "Activation",
     "AsyncActivation",
+    "AsyncBlobs",
     "AsyncBroker",
     "AsyncDispatcher",
     "AsyncInbox",
     "AsyncOutbox",
     "AsyncRun",
     "AsyncRuntime",
+    "BlobDamaged",
+    "BlobMissing",
+    "Blobs",
     "Broker",
     "Budget",
     "Conflict",
@@ -123,6 +131,8 @@ __all__ = [
 _HOMES: dict[str, tuple[str, ...]] = {
     "counterfoil.effects.effect": ("UNASKABLE",),
     "counterfoil.errors": (
+        "BlobDamaged",
+        "BlobMissing",
         "Conflict",
         "CounterfoilError",
         "DeliveryConflict",
@@ -153,6 +163,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Uncertain",
     ),
     "counterfoil.recipients.events.recipient": ("Events",),
+    "counterfoil.recipients.blobs.looped": ("AsyncBlobs",),
+    "counterfoil.recipients.blobs.recipient": ("Blobs",),
     "counterfoil.recipients.function": ("Recipient",),
     "counterfoil.recipients.http.recipient": ("HTTP",),
     "counterfoil.runtime.contracts": ("Contract",),

@@ -233,3 +233,25 @@ class RecipientError(CounterfoilError):
 
     code = "recipient"
     effect_ran = "unknown"
+
+
+class BlobMissing(RecipientError):
+    """No sealed blob has this reference; nothing was returned."""
+
+    code = "blob-missing"
+    effect_ran = "no"
+
+
+class BlobDamaged(RecipientError):
+    """What is stored is not what its reference says; nothing was returned that was not verified.
+
+    Attributes:
+        fault: a stable slug: `bad-record`, `truncated`, `swapped`, `wrong-digest`.
+    """
+
+    code = "blob-damaged"
+    effect_ran = "no"
+
+    def __init__(self, message: str = "", *, fault: str, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.fault = fault

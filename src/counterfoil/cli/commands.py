@@ -14,6 +14,7 @@ import click
 import counterfoil
 from counterfoil.cli import acting, checking, viewing
 from counterfoil.cli.auditing import audit_client
+from counterfoil.cli.blobs import blobs
 from counterfoil.cli.demo.command import demo
 from counterfoil.cli.dispatch import dispatch
 from counterfoil.cli.outboxing import outbox
@@ -125,6 +126,7 @@ for _command in (
     lift,
     outbox,
     dispatch,
+    blobs,
     acting.prune,
     acting.accept_restore,
     acting.migrate,

@@ -1,0 +1,167 @@
+"""One blob on its way into a folder: reserve, write, seal."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from counterfoil.errors import BlobDamaged, RecipientError
+from counterfoil.outcomes import Accepted, Evidence, Failed, Outcome, Rejected, Uncertain
+from counterfoil.recipients.blobs import layout, locks
+from counterfoil.recipients.blobs.chunks import Record, Tally
+from counterfoil.recipients.blobs.reference import Reference
+from counterfoil.recipients.blobs.store import Upload
+from counterfoil.recipients.blobs.syncing import sync_data, sync_folder
+
+if TYPE_CHECKING:
+    from counterfoil.recipients.blobs.folder import Folder
+
+_CREATE: Final = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_TAKEN: Final = frozenset({errno.EEXIST, errno.ENOTEMPTY})
+# With these a file system says that it has not renamed. Others, and ENOENT after a lost reply of a server, do not say.
+_NOT_RENAMED: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMLINK, errno.EXDEV}
+)
+
+
+class Staged(Upload):
+    """A blob that only its writer sees."""
+
+    def __init__(self, folder: Folder, media_type: str) -> None:
+        self._folder = folder
+        self._media_type = media_type
+        self._tally = Tally()
+        folder.make(folder.sealed)
+        folder.make(folder.writing)
+        self._path, self._lock = _reserved(folder.writing)
+        try:
+            self._data = os.open(self._path / layout.DATA, _CREATE, 0o666)
+        except OSError:
+            os.close(self._lock)
+            raise
+        self._over = False
+
+    def write(self, data: memoryview) -> None:
+        """Take the next bytes."""
+        rest = data
+        while rest:
+            rest = rest[os.write(self._data, rest) :]
+        self._tally.add(data)
+
+    def seal(self, expected: Callable[[Reference], str | None], gate: Callable[[], None]) -> Outcome[Any]:
+        """Make it durable, verify it, and let it be seen; see the port."""
+        record = self._tally.record(self._media_type)
+        if (against := expected(record.reference)) is not None:
+            return _rejected(against, written=record.reference.digest, size=record.reference.size)
+        try:
+            sync_data(self._data)
+            if not self._holds(record):
+                return _rejected("wrong-digest", written=record.reference.digest)
+            self._write_record(record)
+            sync_folder(self._path)
+            place = self._folder.place(record.reference)
+            self._folder.make(place.parent)
+        except OSError as error:
+            return _rejected("not-stored", error=name_of(error))
+        gate()
+        return self._publish(record.reference, place)
+
+    def abandon(self) -> None:
+        """Let go of it and of what was written."""
+        if self._over:
+            return
+        self._over = True
+        with suppress(OSError):
+            layout.remove(self._path)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        os.close(self._data)
+        os.close(self._lock)
+
+    def _holds(self, record: Record) -> bool:
+        """Read the bytes back and compare them."""
+        whole = sha256()
+        for number in range(record.chunks):
+            start, end = record.span(number)
+            data = os.pread(self._data, end - start, start)
+            if len(data) != end - start:
+                return False
+            whole.update(data)
+        same = f"sha256:{whole.hexdigest()}" == record.reference.digest
+        return same and os.fstat(self._data).st_size == record.reference.size
+
+    def _write_record(self, record: Record) -> None:
+        descriptor = os.open(self._path / layout.RECORD, _CREATE, 0o444)
+        try:
+            rest = memoryview(record.encoded())
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            sync_data(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _publish(self, wanted: Reference, place: Path) -> Outcome[Any]:
+        try:
+            self._path.rename(place)
+        except OSError as error:
+            if error.errno in _TAKEN:
+                return self._present(wanted)
+            if error.errno in _NOT_RENAMED:
+                return Failed(_evidence("refused", error=name_of(error)))
+            return Uncertain(_evidence("not-known-to-be-sealed", phase="dispatched", error=name_of(error)))
+        self._over = True
+        self._let_go()
+        try:
+            self._folder.sync(wanted)
+        except OSError as error:
+            return Uncertain(_evidence("not-known-to-be-durable", phase="dispatched", error=name_of(error)))
+        return accepted(wanted)
+
+    def _present(self, wanted: Reference) -> Outcome[Any]:
+        """Answer where the blob was sealed before: what is there is checked, and never replaced."""
+        try:
+            found = self._folder.settle(wanted)
+        except BlobDamaged as damaged:
+            return Failed(_evidence("damaged", fault=damaged.fault))
+        except (OSError, RecipientError) as error:
+            return Uncertain(_evidence("not-known-to-be-durable", phase="dispatched", error=name_of(error)))
+        if found is None:
+            return Uncertain(_evidence("not-known-to-be-sealed", phase="dispatched", error="EEXIST"))
+        return accepted(wanted, already=True)
+
+
+def accepted(wanted: Reference, *, already: bool = False) -> Accepted[dict[str, Any]]:
+    """Say that a blob is sealed; `already`: it was before."""
+    details = {"attempts": 1, "already": already}
+    evidence = Evidence("sealed", phase="acknowledged", promises=("durable", "immutable"), details=details)
+    return Accepted(wanted.as_json(), evidence=evidence)
+
+
+def name_of(error: BaseException) -> str:
+    """Name what the system said."""
+    number = error.errno if isinstance(error, OSError) else None
+    return type(error).__name__ if number is None else errno.errorcode.get(number, str(number))
+
+
+def _rejected(kind: str, **details: Any) -> Rejected:
+    return Rejected(Evidence(kind, phase="not-dispatched", details={"attempts": 0, **details}))
+
+
+def _evidence(kind: str, *, phase: str = "acknowledged", **details: Any) -> Evidence:
+    return Evidence(kind, phase=phase, details={"attempts": 1, **details})
+
+
+def _reserved(writing: Path) -> tuple[Path, int]:
+    """Make a folder that nobody has, and lock it."""
+    while True:
+        path = writing / os.urandom(12).hex()
+        path.mkdir()
+        # Whoever cleans may have been faster than our lock; then there is nothing to lose yet.
+        if (held := locks.lock_folder(path, wait=True)) is not None:
+            return path, held
