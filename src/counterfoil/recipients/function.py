@@ -132,9 +132,8 @@ class Recipient:
                 or its arguments do not fit any more.
         """
         try:
-            name, operation, form, arguments = (
-                serialised[key] for key in ("recipient", "operation", "format", "arguments")
-            )
+            name, operation = serialised["recipient"], serialised["operation"]
+            form, arguments = serialised["format"], serialised["arguments"]
         except (KeyError, TypeError) as error:
             raise UsageError(f"this is no serialised operation: {type(error).__name__}", code="bad-operation") from None
         if form != FORMAT:

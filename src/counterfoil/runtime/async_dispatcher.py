@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from counterfoil import threads
 from counterfoil.protocol import keys
 from counterfoil.protocol.requests import Raised, Returned
+from counterfoil.runtime.crew import PATIENCE_S, Crew
 from counterfoil.runtime.dispatcher import LINGER_S, Shell
 from counterfoil.runtime.dispatching import Engine
 from counterfoil.runtime.handlers import is_async
@@ -37,6 +38,7 @@ class AsyncDispatcher(Shell):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._crew = Crew(self._in_thread, wake=self._wake)
 
     async def __aenter__(self) -> Self:
         await self._begin()
@@ -90,8 +92,7 @@ class AsyncDispatcher(Shell):
         assert self._event is not None
         self._event.clear()
         jobs, idle_s = await blocking(engine.turn)
-        for job in jobs:
-            self._start(job)
+        self._start(jobs)
         if end is not None:
             idle_s = min(idle_s, max(0.0, end - time.monotonic()))
         if idle_s > 0:
@@ -109,11 +110,17 @@ class AsyncDispatcher(Shell):
             engine.abandon()
         engine.stopping = stopping
 
-    def _start(self, job: Job) -> None:
-        if is_async(job.function):
-            self._await(job, job.begin())
-        else:
-            threads.submit(lambda: self._in_thread(job))
+    def _start(self, jobs: Sequence[Job]) -> None:
+        apart = []
+        for job in jobs:
+            if is_async(job.function):
+                self._await(job, job.begin())
+            else:
+                apart.append(job)
+        self._crew.spread()
+        self._crew.start(apart)
+        if apart and self._loop is not None:
+            self._loop.call_later(2 * PATIENCE_S, self._crew.spread)
 
     def _in_thread(self, job: Job) -> None:
         reply = job.begin()
@@ -126,12 +133,23 @@ class AsyncDispatcher(Shell):
     def _await(self, job: Job, value: Any) -> None:
         if not hasattr(value, "__await__"):
             job.end(value)
+            self._wake()
             return
         assert self._loop is not None
-        task = self._loop.create_task(_replied(job, value))
+        task = self._loop.create_task(self._replied(job, value))
         job.cancelled = lambda: self._to_loop(task.cancel)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _replied(self, job: Job, value: Any) -> None:
+        assert self._event is not None
+        try:
+            job.end(Returned(await value))
+        except asyncio.CancelledError as error:
+            job.end(Raised(error))
+        except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt out of a task would end the loop
+            job.end(Raised(error))
+        self._event.set()
 
     def _wake(self) -> None:
         event = self._event
@@ -144,15 +162,6 @@ class AsyncDispatcher(Shell):
             # A closed loop: for what is in hand the process has crashed, and the store knows all that counts.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(function)
-
-
-async def _replied(job: Job, value: Any) -> None:
-    try:
-        job.end(Returned(await value))
-    except asyncio.CancelledError as error:
-        job.end(Raised(error))
-    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt out of a task would end the loop
-        job.end(Raised(error))
 
 
 async def blocking(work: Callable[[], T]) -> T:

@@ -13,6 +13,7 @@ from counterfoil.errors import LedgerError, UsageError
 from counterfoil.outbox.terms import Terms
 from counterfoil.protocol import keys
 from counterfoil.protocol.requests import Raised, Returned
+from counterfoil.runtime.crew import PATIENCE_S, Crew
 from counterfoil.runtime.desks import Opened
 from counterfoil.runtime.dispatching import Engine
 from counterfoil.runtime.jobs import Job
@@ -137,6 +138,7 @@ class Dispatcher(Shell):
     ) -> None:
         super().__init__(url_or_runtime, recipients, batch=batch, concurrency=concurrency, poll_s=poll_s, **more)
         self._event = threading.Event()
+        self._crew = Crew(_call, wake=self._wake)
 
     def __enter__(self) -> Self:
         self._open()
@@ -194,10 +196,12 @@ class Dispatcher(Shell):
     def _round(self, engine: Engine, end: float | None) -> None:
         self._event.clear()
         jobs, idle_s = engine.turn()
-        for job in jobs:
-            threads.submit(lambda job=job: _call(job))  # type: ignore[misc]
+        self._crew.spread()
+        self._crew.start(jobs)
         if end is not None:
             idle_s = min(idle_s, max(0.0, end - time.monotonic()))
+        if idle_s > PATIENCE_S and self._crew.behind and not self._event.wait(PATIENCE_S):
+            self._crew.spread()
         if idle_s > 0:
             self._event.wait(idle_s)
 

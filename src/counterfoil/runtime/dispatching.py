@@ -77,7 +77,7 @@ class Engine:
         batch: claims in hand at most, if that is more than `concurrency`.
         concurrency: handlers that run at once at most.
         poll_s: how long it looks away while idle, in seconds.
-        wake: called, from any thread, when there is something to do.
+        wake: called, from any thread, when somebody nudges. Whoever calls handlers says by itself when they have ended.
     """
 
     def __init__(
@@ -119,8 +119,10 @@ class Engine:
         self._pause_until = 0.0
         self._pause_s = _TROUBLE_FIRST_S
         self._counted = False
+        self._learnt: dict[tuple[Any, ...], Terms] = {}
+        store = opened.store
         self._at_once: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
-            Clock: lambda _work, _request: opened.store.now(),
+            Clock: lambda _work, _request: store.now(),
             Chance: lambda _work, _request: random.random(),  # noqa: S311 - jitter, no secret
             Encode: self._encoded,
             Note: self._noted,
@@ -281,7 +283,6 @@ class Engine:
         self._running.pop(job, None)
         self._replies.append((work, job, reply))
         self._opened.session.release(job)
-        self._wake()
 
     def _abandon_overdue(self) -> None:
         now = time.monotonic()
@@ -306,9 +307,7 @@ class Engine:
 
     def _exchange(self) -> None:
         """Answer in one transaction all that flows ask of the store, and claim what there is room for."""
-        paused = self._paused()
-        granting = [work for work in self._granting if not self._held(work, paused)]
-        refused = [work for work in self._granting if self._held(work, paused)]
+        granting, refused = self._held_apart()
         room = max(0, self._concurrency - sum(kind == SEND for kind in self._running.values()))
         rights = granting[:room]
         sends, looks = self._wanted(room, len(granting))
@@ -369,7 +368,7 @@ class Engine:
         self.in_hand += 1
         try:
             operation = self._registry.restore(claim.body)
-            terms = agreed(operation, self._terms)
+            terms = self._terms_of(operation)
         except UsageError:
             # Its arguments fit no longer: the code has changed since it was staged.
             work = Work(claim, None, self._terms)
@@ -379,6 +378,17 @@ class Engine:
             work = Work(claim, operation, terms)
         self._step(work, None)
 
+    def _terms_of(self, operation: Any) -> Terms:
+        """Return what holds for an operation; what functions make of it is learnt once."""
+        written: Any = getattr(operation, "operation", None)
+        if not hasattr(written, "look_up"):
+            return agreed(operation, self._terms)
+        key = (written, written.look_up, written.check)
+        terms = self._learnt.get(key)
+        if terms is None:
+            terms = self._learnt[key] = agreed(operation, self._terms)
+        return terms
+
     def _wanted(self, room: int, waiting: int) -> tuple[int, int]:
         if self.stopping or not (self._looking or self._finishing):
             return 0, 0
@@ -386,11 +396,17 @@ class Engine:
         looks = LOOKS_MAX - sum(kind == LOOK for kind in self._running.values())
         return max(0, min(sends, self._batch)), max(0, looks)
 
-    def _paused(self) -> frozenset[str]:
-        return self._swept.paused
-
-    def _held(self, work: Work, paused: frozenset[str]) -> bool:
-        return self.stopping or "*" in paused or f"recipient:{work.claim.recipient}" in paused
+    def _held_apart(self) -> tuple[list[Work], list[Work]]:
+        """Return what waits for its send-right: what may have it, and what is held back."""
+        paused, refused = self._swept.paused, list[Work]()
+        if not (paused or self.stopping):
+            return [*self._granting], refused
+        granting = list[Work]()
+        everything = self.stopping or "*" in paused
+        for work in self._granting:
+            held = everything or f"recipient:{work.claim.recipient}" in paused
+            (refused if held else granting).append(work)
+        return granting, refused
 
     def _note_end(self, work: Work, *, recorded: bool) -> None:
         ending = work.request.ending
@@ -411,6 +427,8 @@ class Engine:
             due = self._swept.next_due_s
             self._due_at = None if due is None else mono + max(0.0, due)
             self._looking = self._looking or (due is not None and due <= 0)
+        elif self._looking or self._finishing:
+            pass  # it is looked at anyhow, so nobody needs to say that something has changed
         elif store.changed() or (self._due_at is not None and mono >= self._due_at):
             self._due_at = None
             self._looking = True

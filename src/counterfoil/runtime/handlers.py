@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Final
 
 from counterfoil.errors import UsageError
@@ -52,6 +52,9 @@ def required(handler: Callable[..., Any]) -> int:
     if type(handler) is FunctionType and not handler.__dict__:
         # The common case, without `inspect`: a plain function that nothing wraps.
         return handler.__code__.co_argcount - len(handler.__defaults__ or ())
+    if isinstance(handler, MethodType):
+        # What it is bound to is given already.
+        return max(0, required(handler.__func__) - 1)
     return _count(handler)
 
 
