@@ -1,20 +1,21 @@
-"""What the tests of events share: a stream on a real server, the server's own view of it, and both colours behind one face."""
+"""What the tests of events share: a stream on a real server, the server's own view of it, and both colours."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 from nats import connect
 
 from counterfoil import AsyncBroker, Broker, Events, Grant
-from tests.support import Colour, eventually, in_thread
+from tests.support import PATIENCE_S, Colour, eventually, in_thread
 
 GRANT = Grant("events", operations=("publish",))
 _numbers = count(1)
@@ -94,7 +95,7 @@ class Brokered:
         self.broker: Any = Broker(**options) if colour.blocking else AsyncBroker(**options)
         self.activation: Any = None
 
-    async def __aenter__(self) -> Brokered:
+    async def __aenter__(self) -> Self:
         self.activation = self.broker.activation(grants=[GRANT])
         if self.colour.blocking:
             self.activation.__enter__()
@@ -125,6 +126,14 @@ class Brokered:
         await eventually(lambda: self.broker.report().idle)
 
 
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something holds that the server says."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not await holds():
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.02)
+
+
 def events(stream: Stream, url: str | None = None, **options: Any) -> Events:
     """A recipient for a stream, perhaps through a proxy."""
     return Events(url or stream.url, stream=stream.name, **options)
@@ -135,4 +144,4 @@ def through(port: int) -> str:
     return f"nats://127.0.0.1:{port}"
 
 
-__all__ = ["GRANT", "Brokered", "Stream", "admin", "asked", "context", "events", "through"]
+__all__ = ["GRANT", "Brokered", "Stream", "admin", "asked", "context", "events", "through", "until"]

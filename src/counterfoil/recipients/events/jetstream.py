@@ -60,7 +60,7 @@ class JetStream:
         except Unsent as unsent:
             return facts.rejected(unsent.kind, **unsent.details)
         except asyncio.CancelledError:
-            if not leaving.told:
+            if not leaving.forgives():
                 raise
             return facts.rejected("cancelled")
         flight = await connection.offer(message.subject, message.payload, self._headers(message, key))
@@ -140,10 +140,10 @@ async def _end(connection: Connection, flight: Flight, leaving: Leaving) -> End:
     try:
         end = await flight.wait(leaving.rest_s)
     except asyncio.CancelledError:
-        if not leaving.told:
+        if not leaving.forgives():
             raise
         end, why = flight.end, leaving.why
     if end is None:
-        await connection.retire(flight)
+        await leaving.see_out(connection.retire(flight))
         end = flight.end
     return Gone(why) if end is None else end

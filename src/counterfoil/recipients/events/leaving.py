@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from counterfoil.recipients.events.facts import Unsent
 
@@ -20,6 +22,7 @@ class Leaving:
         self.deadline = deadline
         self._cancelled = cancelled
         self._stopped = False
+        self._forgiven = False
 
     def stop(self) -> None:
         """Note that nobody waits any more; from any thread."""
@@ -27,8 +30,29 @@ class Leaving:
 
     @property
     def told(self) -> bool:
-        """Whether it was told to stop: then a cancelled task still says how it ended."""
+        """Whether it was told to stop."""
         return self._stopped or self._cancelled()
+
+    def forgives(self) -> bool:
+        """Whether the task was cancelled because it was told to stop, once: then it still says how it ended.
+
+        Any other cancellation is that of a loop that shuts down.
+        """
+        forgiven = self.told and not self._forgiven
+        self._forgiven = True
+        return forgiven
+
+    async def see_out(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what must be done before the end, whether somebody waits for it or not."""
+        task = asyncio.get_running_loop().create_task(work)
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                if not self.forgives():
+                    task.cancel()
+                    raise
+        task.result()
 
     @property
     def why(self) -> str:

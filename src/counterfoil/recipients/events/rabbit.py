@@ -141,7 +141,7 @@ class Rabbit:
         except Unsent as unsent:
             return facts.rejected(unsent.kind, **unsent.details)
         except asyncio.CancelledError:
-            if not leaving.told:
+            if not leaving.forgives():
                 raise
             return facts.rejected("cancelled")
         publishing = asyncio.get_running_loop().create_task(_publish(line, message, key))
@@ -149,12 +149,12 @@ class Rabbit:
         try:
             await asyncio.wait({publishing}, timeout=leaving.rest_s)
         except asyncio.CancelledError:
-            if not leaving.told:
+            if not leaving.forgives():
                 line.cut()
                 raise
             why = leaving.why
         if not publishing.done():
-            await _retired(line, publishing)
+            await leaving.see_out(_retired(line, publishing))
         return self._judged(publishing, facts, why)
 
     async def _ready(self, message: Message, *, facts: Facts, permit: Permit, leaving: Leaving, key: str) -> RabbitLine:

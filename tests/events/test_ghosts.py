@@ -1,0 +1,157 @@
+"""Nothing is published after the caller was told otherwise (V2): servers that die, stall and freeze."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+import urllib.request
+
+import nats.errors
+import pytest
+from nats import connect
+
+from counterfoil import Accepted, Rejected, Uncertain
+from counterfoil.recipients.events import connection as connections
+from counterfoil.threads import run_apart
+from tests.events.support import Brokered, Stream, context, through, until
+from tests.servers.nats import NatsCluster
+from tests.servers.proxy import Act, On, Proxy
+from tests.support import eventually
+
+
+@pytest.mark.rule("V2", "B3")
+async def test_what_was_published_while_the_server_was_dead_never_appears_and_the_stock_clients_ghost_does(
+    own_nats: NatsCluster, colour, make
+):
+    stream = await Stream.make(own_nats.url)
+    node = own_nats.nodes[0]
+    events = make(stream)
+    stock = await connect(own_nats.url, reconnect_time_wait=0.05, error_cb=_quiet)
+    async with Brokered(colour) as brokered:
+        assert isinstance(await brokered.perform(events.publish(stream.subject("before"), b"1")), Accepted)
+        node.stop(signal.SIGKILL)
+        began = time.monotonic()
+        outcome = await brokered.perform(events.publish(stream.subject("ours"), b"2"), timeout_s=5)
+        if isinstance(outcome, Uncertain):
+            # The connection's end had not come yet: it was offered to a dead socket, and nobody says otherwise.
+            outcome = await brokered.perform(events.publish(stream.subject("ours"), b"2"), timeout_s=5)
+        assert (type(outcome), outcome.evidence.kind) == (Rejected, "connect-failed")
+        assert (outcome.evidence.details or {})["error"] == "ECONNREFUSED"
+        assert time.monotonic() - began < 2
+        with pytest.raises(nats.errors.TimeoutError):
+            await stock.jetstream().publish(stream.subject("stock"), b"3", timeout=0.3)
+        node.start()
+        own_nats.ready()
+        # The stock client told its caller that it timed out, and publishes now.
+        await until(lambda: subjects(stream, ["before", "stock"]))
+        assert isinstance(await brokered.perform(events.publish(stream.subject("after"), b"4")), Accepted)
+        await stock.close()
+    assert [message.data for message in await stream.messages()] == [b"1", b"3", b"4"]
+
+
+async def _quiet(_: Exception) -> None:
+    return
+
+
+@pytest.mark.rule("V2", "V3", "B5", "B6")
+async def test_a_server_that_does_not_read_is_cut_off_so_that_nothing_lands_later(
+    stream, colour, nats_proxy: Proxy, make, monkeypatch
+):
+    monkeypatch.setattr(connections, "RETIRE_S", 0.2)
+    events = make(stream, through(nats_proxy.port))
+    async with Brokered(colour) as brokered:
+        assert isinstance(await brokered.perform(events.publish(stream.subject(), b"1")), Accepted)
+        nats_proxy.rule = On(rb"HPUB", Act.DROP)
+        began = time.monotonic()
+        # Dropped together with the ping that asks whether it was read.
+        calls = [brokered.begin(events.publish(stream.subject(), b"2"), timeout_s=0.3) for _ in range(3)]
+        outcomes = await asyncio.gather(*calls)
+        assert [(type(one), one.evidence.kind) for one in outcomes] == [(Uncertain, "deadline")] * 3
+        assert time.monotonic() - began < 1
+        await brokered.idle()
+        nats_proxy.rule = None
+        assert isinstance(await brokered.perform(events.publish(stream.subject(), b"3")), Accepted)
+    assert [message.data for message in await stream.messages()] == [b"1", b"3"]
+
+
+@pytest.mark.rule("V2", "B5")
+async def test_a_stalled_connection_keeps_nothing_for_later(stream, colour, nats_proxy: Proxy, make, monkeypatch):
+    monkeypatch.setattr(connections, "RETIRE_S", 0.2)
+    events = make(stream, through(nats_proxy.port))
+    async with Brokered(colour) as brokered:
+        assert isinstance(await brokered.perform(events.publish(stream.subject(), b"1")), Accepted)
+        # The wire takes some of it; then the socket is full, and what comes after must not be put behind it.
+        nats_proxy.rule = On(rb"HPUB", Act.STALL)
+        big = b"x" * 900_000
+        calls = [brokered.begin(events.publish(stream.subject(), big), timeout_s=0.5) for _ in range(12)]
+        outcomes = await asyncio.gather(*calls)
+        kinds = {(type(one).__name__, one.evidence.kind) for one in outcomes}
+        assert kinds <= {
+            ("Uncertain", "deadline"),
+            ("Uncertain", "connection-lost"),
+            ("Rejected", "deadline-before-dispatch"),
+            ("Rejected", "connect-failed"),
+        }
+        assert any(isinstance(one, Rejected) for one in outcomes)
+        await brokered.idle()
+        dispatched = sum(isinstance(one, Uncertain) for one in outcomes)
+        nats_proxy.rule = None
+        nats_proxy.resume()
+        assert isinstance(await brokered.perform(events.publish(stream.subject(), b"2")), Accepted)
+    assert len(await stream.messages()) <= 2 + dispatched
+
+
+@pytest.mark.rule("V3", "O2")
+async def test_a_disconnect_in_flight_is_uncertain_at_once(stream, colour, nats_proxy: Proxy, make):
+    events = make(stream, through(nats_proxy.port))
+    async with Brokered(colour) as brokered:
+        assert isinstance(await brokered.perform(events.publish(stream.subject(), b"1")), Accepted)
+        for act, stored in ((Act.CUT, 1), (Act.LOSE_REPLY, 2)):
+            nats_proxy.rule = On(rb"HPUB", act, times=1)
+            began = time.monotonic()
+            outcome = await brokered.perform(events.publish(stream.subject(), b"2"), timeout_s=10)
+            assert (type(outcome), outcome.evidence.kind) == (Uncertain, "connection-lost")
+            assert time.monotonic() - began < 2
+            assert (outcome.evidence.details or {})["attempts"] == 1
+            assert outcome.evidence.bytes_offered > 0
+            await until(lambda count=stored: subjects(stream, ["a"] * count))
+
+
+async def subjects(stream: Stream, expected: list[str]) -> bool:
+    found = [message.subject for message in await stream.messages()]
+    return found == [stream.subject(one) for one in expected]
+
+
+@pytest.mark.rule("B6", "B5", "V3")
+async def test_an_acknowledgement_that_comes_late_is_late_evidence(stream, colour, nats_proxy: Proxy, make):
+    events = make(stream, through(nats_proxy.port))
+    async with colour.life("memory:") as life:
+        async with Brokered(colour, runtime=life.inner, audit="required") as brokered:
+            assert isinstance(await brokered.perform(events.publish(stream.subject(), b"1")), Accepted)
+            nats_proxy.rule = On(rb"HPUB", 0.6, times=1)
+            outcome = await brokered.perform(events.publish(stream.subject(), b"2"), timeout_s=0.2)
+            assert (type(outcome), outcome.evidence.kind) == (Uncertain, "deadline")
+            await brokered.idle()
+        late = [one for view in await life.effects() for one in view.late_evidence]
+        assert len(late) == 1
+    assert len(await stream.messages()) == 2
+
+
+@pytest.mark.rule("V2", "B2")
+async def test_nothing_is_left_behind_by_a_loop_that_ends(stream, make, nats):
+    events = make(stream)
+
+    def alone() -> None:
+        run_apart(events.publish(stream.subject(), b"1").run_async(context("k1")))
+
+    def connected() -> int:
+        url = f"http://127.0.0.1:{nats.nodes[0].monitor}/connz"
+        with urllib.request.urlopen(url, timeout=5) as said:
+            return sum(one.get("name") == "counterfoil" for one in json.load(said)["connections"])
+
+    before = connected()
+    alone()
+    await eventually(lambda: connected() <= before)
+    assert len(await stream.messages()) == 1
