@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from counterfoil.errors import CommitUnknown, LedgerUnavailable, UsageError
 from counterfoil.ledgers.outbox_rows import counted, orphan
 from counterfoil.ledgers.postgres import migrations, names, outbox_staging, troubles
 from counterfoil.ledgers.postgres.connections import Connection
-from counterfoil.ledgers.postgres.outbox_turn import FORMAT_MAX, RECEIPT, Asking, PostgresTurn, requeue
+from counterfoil.ledgers.postgres.outbox_turn import FORMAT_MAX, LOW_S, RECEIPT, Asking, PostgresTurn, requeue
 from counterfoil.ledgers.postgres.pool import Pool
 from counterfoil.ports.outbox_store import Known, NewIntent, Staging, Sweep, Turn
 from counterfoil.protocol import standings
@@ -26,6 +27,9 @@ T = TypeVar("T")
 PAGE: Final = 500
 # A look whether anything is due costs a round trip, so there is one this often at most.
 LOOK_S: Final = 0.04
+# A look at everything that is due, also at what a held snapshot keeps of what was, takes this part of the time at most.
+DEEP_SHARE: Final = 0.02
+DEEP_S: Final = 0.9
 SETTLE_S: Final = 30.0
 _TRIES: Final = 6
 _PAUSE_S: Final = 0.01
@@ -33,7 +37,7 @@ _KEPT_TURNS: Final = 100
 
 _ENLIST: Final = (
     "INSERT INTO :schema.dispatcher (epoch, label, since, low, ended) VALUES (%s, %s, %s,"
-    " (SELECT coalesce(max(seq), 0) + 1 FROM :schema.attempt), false)"
+    " (SELECT coalesce(max(seq), 0) + 1 FROM :schema.attempt), false) ON CONFLICT DO NOTHING"
 )
 _ENDED: Final = "UPDATE :schema.dispatcher SET ended = true WHERE epoch = %s AND NOT ended"
 _LIVES: Final = "SELECT epoch FROM :schema.dispatcher WHERE NOT ended AND epoch <> %s"
@@ -80,22 +84,34 @@ _BACK: Final = (
 )
 # A lane whose head was staged while the place before it ended: neither saw the other.
 _STALLED: Final = """
-SELECT r.intent FROM (SELECT DISTINCT lane FROM :schema.ready WHERE lane IS NOT NULL) l
-LEFT JOIN :schema.lane_head h ON h.lane = l.lane
-JOIN :schema.ready r ON r.lane = l.lane AND r.place = coalesce(h.at, 1) AND r.due IS NULL AND r.state = 'pending'
+WITH RECURSIVE named (lane) AS (
+    (SELECT lane FROM :schema.ready WHERE lane IS NOT NULL ORDER BY lane LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.lane FROM :schema.ready r WHERE r.lane > n.lane ORDER BY r.lane LIMIT 1)
+    FROM named n WHERE n.lane IS NOT NULL
+)
+SELECT r.intent FROM named n JOIN :schema.ready r ON r.lane = n.lane AND r.due IS NULL AND r.state = 'pending'
+    AND r.place = coalesce((SELECT max(h.at) FROM :schema.lane_head h WHERE h.lane = n.lane), 1)
 """
-_NEXT_DUE: Final = "SELECT min(due) FROM :schema.ready WHERE kind = %s AND recipient = %s AND due IS NOT NULL"
+_NEXT_DUE: Final = "SELECT min(due) FROM :schema.ready WHERE kind = %s AND recipient = %s AND due >= %s"
 _UNSETTLED: Final = (
     "SELECT min(due) FROM :schema.ready WHERE due IS NOT NULL AND state IN ('retry-scheduled', 'reconciling')"
     " AND recipient = ANY (%s)"
 )
 _ANY_DUE: Final = (
-    "SELECT EXISTS (SELECT FROM unnest(%s::text[]) k CROSS JOIN unnest(%s::text[]) n CROSS JOIN LATERAL"  # noqa: S608
-    " (SELECT FROM :schema.ready r WHERE r.kind = k AND r.recipient = n AND r.due <= "
+    "SELECT EXISTS (SELECT FROM unnest(%s::text[], %s::text[], %s::float8[]) u (k, n, low) CROSS JOIN LATERAL"  # noqa: S608
+    " (SELECT FROM :schema.ready r WHERE r.kind = k AND r.recipient = n AND r.due >= low AND r.due <= "
     f"{outbox_staging.NOW} LIMIT 1) d)"
 )
 _SCOPES: Final = (
     "SELECT l.accepted > b.resumed, ARRAY(SELECT scope FROM :schema.pause) FROM :schema.ledger l, :schema.outbox b"
+)
+_SLOT: Final = "INSERT INTO :schema.turn (epoch, number) VALUES (%s, %s)"
+_FORGET: Final = "DELETE FROM :schema.turn WHERE epoch = %s AND number >= %s AND number < %s"
+# Fills the slot of a transaction, or writes what it was filled with again: either way the answer waits for a commit.
+_SETTLE: Final = (
+    "INSERT INTO :schema.turn AS t (epoch, number, aborted) VALUES (%s, %s, true)"
+    " ON CONFLICT (epoch, number) DO UPDATE SET aborted = t.aborted RETURNING aborted"
 )
 _CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
@@ -123,6 +139,7 @@ class PostgresOutbox:
         self._low: dict[tuple[str, str], float] = {}
         self._known: list[str] = []
         self._look_at = 0.0
+        self._deep_at = 0.0
         self._prepare(schema, create=create)
 
     def _prepare(self, schema: str, *, create: bool) -> None:
@@ -167,67 +184,91 @@ class PostgresOutbox:
             turn = PostgresTurn(asking, epoch, number=number, now=self._virtual(), low=self._low)
             self._offset_s = turn.now - time.monotonic()
             if number % _KEPT_TURNS == 0:
-                asking.rows("DELETE FROM :schema.turn WHERE epoch = %s AND number < %s", (epoch, number))
+                asking.rows(_FORGET, (epoch, number - 2 * _KEPT_TURNS, number))
             return work(turn)
 
         return self.write(once, turn=(epoch, number))
+
+    def act(self, work: Callable[[Asking], T]) -> T:
+        """Do what a person said in one transaction, durable on return and done once; see `write`."""
+        turn = (f"act-{os.urandom(8).hex()}", 0)
+
+        def once(asking: Asking) -> T:
+            asking.rows(_SLOT, turn)
+            return work(asking)
+
+        return self.write(once, turn=turn)
 
     def write(self, work: Callable[[Asking], T], *, turn: tuple[str, int] | None = None) -> T:
         """Do work in one transaction, durable on return.
 
         Args:
             work: what to do; done again where the server asks for that.
-            turn: the slot by which a lost COMMIT is settled; None: it stays unknown.
+            turn: the slot that the work fills, by which a lost COMMIT is settled; None: the work may be done twice, and
+                is done again.
 
         Raises:
             CommitUnknown: the server did not say how the commit ended.
             LedgerError: anything else; nothing was recorded.
         """
-        tries = 0
+        tries, give_up = 0, time.monotonic() + SETTLE_S
         while True:
             tries += 1
-            with self._pool.take() as connection:
-                committing, answer = False, cast("T", None)
-                try:
-                    connection.execute("BEGIN")
-                    asking = Asking(connection, self.quoted)
-                    asking.rows("SELECT :schema.insist()::text")
-                    answer = work(asking)
-                    committing = True
-                    connection.execute("COMMIT")
-                except psycopg.Error as error:
-                    if not _rolled_back(connection):
-                        if committing:
-                            return self._settled(turn, answer, troubles.lost(error))
-                        raise troubles.unreachable(error) from error
-                    if error.sqlstate not in troubles.AGAIN or tries == _TRIES:
-                        raise troubles.said(error) from error
-                except BaseException:
-                    _rolled_back(connection)
-                    raise
-                else:
-                    if connection.wait_cancelled:
-                        return self._settled(turn, answer, troubles.not_awaited())
-                    return answer
-            time.sleep(_PAUSE_S * tries * random.uniform(0.5, 2))  # noqa: S311
-
-    def _settled(self, turn: tuple[str, int] | None, answer: T, unknown: CommitUnknown) -> T:
-        """Find out how a commit ended by filling its slot: a conflict means that it stands."""
-        if turn is None:
-            raise unknown
-        end = time.monotonic() + SETTLE_S
-        while time.monotonic() < end:
             try:
-                stands = self.write(lambda asking: _stands(asking, turn))
-            except LedgerUnavailable:
-                time.sleep(_PAUSE_S * 5)
-                continue
-            if stands:
-                return answer
-            raise LedgerUnavailable(
-                f"the transaction was not committed: {unknown}", code="ledger-unreachable", effect_ran="no"
-            ) from unknown
-        raise unknown
+                answer, unknown = self._committed(work)
+            except psycopg.Error as error:
+                if error.sqlstate not in troubles.AGAIN or tries >= _TRIES:
+                    raise troubles.said(error) from error
+            else:
+                if unknown is None:
+                    return answer
+                if turn is not None:
+                    return self._settled(turn, answer, unknown)
+                if time.monotonic() >= give_up:
+                    raise unknown
+            time.sleep(_PAUSE_S * min(tries, _TRIES) * random.uniform(0.5, 2))  # noqa: S311
+
+    def _committed(self, work: Callable[[Asking], T]) -> tuple[T, CommitUnknown | None]:
+        """Do work in one transaction; a `psycopg.Error` says that it was rolled back."""
+        with self._pool.take() as connection:
+            committing, answer = False, cast("T", None)
+            try:
+                connection.execute("BEGIN")
+                asking = Asking(connection, self.quoted)
+                asking.rows("SELECT :schema.insist()::text")
+                answer = work(asking)
+                committing = True
+                connection.execute("COMMIT")
+            except psycopg.Error as error:
+                if _rolled_back(connection):
+                    raise
+                if not committing:
+                    raise troubles.unreachable(error) from error
+                return answer, troubles.lost(error)
+            except BaseException:
+                _rolled_back(connection)
+                raise
+            return answer, troubles.not_awaited() if connection.wait_cancelled else None
+
+    def _settled(self, turn: tuple[str, int], answer: T, unknown: CommitUnknown) -> T:
+        """Find out how a commit ended by filling its slot: if it was filled by the transaction, that stands."""
+        if not self._aborted(turn, unknown):
+            return answer
+        raise LedgerUnavailable(
+            f"the transaction was not committed: {unknown}", code="ledger-unreachable", effect_ran="no"
+        ) from unknown
+
+    def _aborted(self, turn: tuple[str, int], unknown: CommitUnknown) -> bool:
+        give_up = time.monotonic() + SETTLE_S
+        while True:
+            try:
+                ((aborted,),) = self.write(lambda asking: asking.rows(_SETTLE, turn))
+            except LedgerUnavailable as error:
+                if time.monotonic() >= give_up:
+                    raise unknown from error
+                time.sleep(_PAUSE_S * _TRIES)
+            else:
+                return bool(aborted)
 
     def query(self, sql: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a statement that records nothing."""
@@ -249,7 +290,10 @@ class PostgresOutbox:
         if now < self._look_at or not self._known:
             return False
         self._look_at = now + LOOK_S
-        return bool(self.query(_ANY_DUE, ([SEND, LOOK], self._known, self._virtual()))[0][0])
+        asked = [(kind, name) for kind in (SEND, LOOK) for name in self._known]
+        columns = [list(column) for column in zip(*asked, strict=True)]
+        low = [self._low.get(one, 0.0) for one in asked]
+        return bool(self.query(_ANY_DUE, (*columns, low, self._virtual()))[0][0])
 
     def now(self) -> float:
         """Return the database's clock, as it was heard last and has gone on since."""
@@ -265,17 +309,29 @@ class PostgresOutbox:
 
     def sweep(self, epoch: str, known: Known, *, unsettled: bool = False) -> Sweep:
         """Look over the outbox; it writes only where there is something to mark."""
-        self._low.clear()
-        now = self.now()
-        self._mark(known, now)
+        now, began = self.now(), time.monotonic()
+        deep = unsettled or began >= self._deep_at
+        if deep:
+            self._low.clear()
+            self._mark(known, now)
         lives = tuple(row[0] for row in self.query(_LIVES, (epoch,)))
         ((restored, scopes),) = self.query(_SCOPES)
         paused = frozenset(scopes) | ({"*"} if restored else frozenset())
         usable = [name for name in known if f"recipient:{name}" not in paused and "*" not in paused]
         self._known = usable
-        due = [self.query(_NEXT_DUE, (kind, name))[0][0] for name in usable for kind in (SEND, LOOK)]
+        due = [self._next_due(kind, name, now=now) for name in usable for kind in (SEND, LOOK)]
         later = [self.query(_UNSETTLED, (usable,))[0][0]] if unsettled else []
+        if deep:
+            spent_s = time.monotonic() - began
+            self._deep_at = began + max(DEEP_S, spent_s / DEEP_SHARE)
         return Sweep(lives=lives, next_due_s=_left(due, now), unsettled_due_s=_left(later, now), paused=paused)
+
+    def _next_due(self, kind: str, name: str, *, now: float) -> float | None:
+        """Return when the next is due; what is dead before it is not looked through again until the next deep look."""
+        low = self._low.get((kind, name), 0.0)
+        found: float | None = self.query(_NEXT_DUE, (kind, name, low))[0][0]
+        self._low[kind, name] = max(low, min(now, now if found is None else found) - LOW_S)
+        return found
 
     def _mark(self, known: Known, now: float) -> None:
         strange = [
@@ -317,16 +373,6 @@ def _rolled_back(connection: Connection) -> bool:
         except psycopg.Error:
             return False
     return connection.idle
-
-
-def _stands(asking: Asking, turn: tuple[str, int]) -> bool:
-    taken = asking.rows(
-        "INSERT INTO :schema.turn (epoch, number) VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING number", turn
-    )
-    # The answer waits for a commit of its own, whichever it is.
-    mark = -time.monotonic_ns()
-    asking.rows("INSERT INTO :schema.turn (epoch, number) VALUES (%s, %s)", (turn[0], mark))
-    return not taken
 
 
 def _left(moments: Sequence[float | None], now: float) -> float | None:

@@ -1,7 +1,8 @@
 """Staging as statements: whoever holds the application's connection runs them there, blocking or awaited.
 
-Parameters are `%s`; drivers that count them get `$1` (`numbered`). A lane's tail is locked before anything of that lane
-is written, and until the commit: so places are in commit order, and a rollback leaves no gap.
+Parameters are `%s`; drivers that count them get `$1` (`numbered`). A lane's row is locked before anything of that lane
+is written, and until the commit: so places are in commit order, and a rollback leaves no gap. A snapshot that is
+older than the lock gets a serialization failure, as it does for the application's own rows.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from counterfoil.errors import NameConflict
 from counterfoil.ports.outbox_store import NewIntent, Staging
 
 NOW: Final = "coalesce(%s::float8, extract(epoch FROM clock_timestamp())::float8)"
-_TAIL: Final = (
-    "INSERT INTO :schema.lane_tail AS t (lane, next) VALUES (%s::text, 1)"
-    " ON CONFLICT (lane) DO UPDATE SET next = t.next RETURNING next"
+# Empty where a new lane was committed meanwhile: the statement after this one sees it.
+_LOCK: Final = (
+    "WITH made AS (INSERT INTO :schema.lane (lane) VALUES (%s::text) ON CONFLICT DO NOTHING RETURNING lane),"
+    " held AS (SELECT lane FROM :schema.lane WHERE lane = %s::text FOR UPDATE)"
+    " SELECT lane FROM made UNION ALL SELECT lane FROM held"
 )
 _INTENT: Final = (
     "INSERT INTO :schema.intent (effect_id, namespace, key, recipient, operation, format, body, fingerprint, policy,"  # noqa: S608
     " lane, place, on_stuck, not_before, expires_at, generation, staged_at, trace)"
     " VALUES (%s::text, %s::text, %s::text, %s::text, %s::text, %s::int, %s::bytea, %s::text, %s::text, %s::text,"
-    f" %s::bigint, %s::text, %s::float8, %s::float8, (SELECT generation FROM :schema.ledger), {NOW}, %s::text)"
-    " ON CONFLICT (effect_id) DO NOTHING RETURNING seq, staged_at"
+    " CASE WHEN %s::text IS NOT NULL THEN (SELECT coalesce(max(place), 0) + 1 FROM :schema.intent"
+    " WHERE lane = %s::text) END,"
+    f" %s::text, %s::float8, %s::float8, (SELECT generation FROM :schema.ledger), {NOW}, %s::text)"
+    " ON CONFLICT DO NOTHING RETURNING seq, place, staged_at"
 )
-_TAKEN: Final = "UPDATE :schema.lane_tail SET next = next + 1 WHERE lane = %s::text"
 _READY: Final = (
     "INSERT INTO :schema.ready (intent, kind, recipient, operation, format, due, not_before, state, since)"
     " VALUES (%s::bigint, 'send', %s::text, %s::text, %s::int, %s::float8, %s::float8, 'pending', %s::float8)"
@@ -33,7 +37,8 @@ _READY: Final = (
 _READY_IN_LANE: Final = (
     "INSERT INTO :schema.ready (intent, kind, recipient, operation, format, due, not_before, lane, place, state, since)"
     " VALUES (%s::bigint, 'send', %s::text, %s::text, %s::int,"
-    " CASE WHEN %s::bigint = coalesce((SELECT at FROM :schema.lane_head WHERE lane = %s::text), 1) THEN %s::float8 END,"
+    " CASE WHEN %s::bigint = coalesce((SELECT max(at) FROM :schema.lane_head WHERE lane = %s::text), 1)"
+    " THEN %s::float8 END,"
     " %s::float8, %s::text, %s::bigint, 'pending', %s::float8)"
 )
 _KNOWN: Final = "SELECT fingerprint FROM :schema.intent WHERE effect_id = %s::text"
@@ -72,13 +77,12 @@ def stage(intents: Sequence[NewIntent], *, schema: str, now: float | None) -> St
     order = sorted(range(len(intents)), key=lambda at: (intents[at].lane or "", at))
     for at in order:
         intent = intents[at]
-        place = None
-        if intent.lane is not None:
-            place = (yield worded(_TAIL, schema), (intent.lane,))[0][0]
-        written = yield worded(_INTENT, schema), _values(intent, place, now=now)
+        while intent.lane is not None and not (yield worded(_LOCK, schema), (intent.lane, intent.lane)):
+            pass
+        written = yield worded(_INTENT, schema), _values(intent, now=now)
         if written:
             fresh[at] = True
-            yield from _waiting(intent, (written[0][0], place, written[0][1]), schema=schema)
+            yield from _waiting(intent, written[0], schema=schema)
             continue
         known = yield worded(_KNOWN, schema), (intent.effect_id,)
         if known[0][0] != intent.fingerprint:
@@ -89,7 +93,7 @@ def stage(intents: Sequence[NewIntent], *, schema: str, now: float | None) -> St
     return fresh
 
 
-def _values(intent: NewIntent, place: Any, *, now: float | None) -> tuple[Any, ...]:
+def _values(intent: NewIntent, *, now: float | None) -> tuple[Any, ...]:
     return (
         intent.effect_id,
         intent.namespace,
@@ -101,7 +105,8 @@ def _values(intent: NewIntent, place: Any, *, now: float | None) -> tuple[Any, .
         intent.fingerprint,
         intent.policy,
         intent.lane,
-        place,
+        intent.lane,
+        intent.lane,
         intent.on_stuck,
         intent.not_before,
         intent.expires_at,
@@ -110,7 +115,7 @@ def _values(intent: NewIntent, place: Any, *, now: float | None) -> tuple[Any, .
     )
 
 
-def _waiting(intent: NewIntent, row: tuple[Any, Any, Any], *, schema: str) -> Staging:
+def _waiting(intent: NewIntent, row: Sequence[Any], *, schema: str) -> Staging:
     seq, place, now = row
     # Not before it is staged, so that what came first is taken first.
     due = now if intent.not_before is None else max(now, intent.not_before)
@@ -118,7 +123,6 @@ def _waiting(intent: NewIntent, row: tuple[Any, Any, Any], *, schema: str) -> St
     if intent.lane is None:
         yield worded(_READY, schema), (*what, due, due, now)
     else:
-        yield worded(_TAKEN, schema), (intent.lane,)
         yield worded(_READY_IN_LANE, schema), (*what, place, intent.lane, due, due, intent.lane, place, now)
     return []
 

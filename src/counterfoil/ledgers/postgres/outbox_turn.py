@@ -65,17 +65,21 @@ _TAKE: Final = "DELETE FROM :schema.ready WHERE intent = %s RETURNING kind, stan
 ATTEMPT: Final = (
     "INSERT INTO :schema.attempt (intent, kind, owner, at, standing) VALUES (%s, %s, %s, %s, %s) RETURNING seq"
 )
+HEAD: Final = "SELECT at, stuck, since FROM :schema.lane_head WHERE lane = %s ORDER BY at DESC LIMIT 1"
 _ADVANCE: Final = (
-    "INSERT INTO :schema.lane_head AS h (lane, at) VALUES (%s, %s) ON CONFLICT (lane) DO UPDATE"
-    " SET at = excluded.at, stuck = NULL, since = NULL WHERE h.at = excluded.at - 1 RETURNING at"
+    "WITH past AS (DELETE FROM :schema.lane_head WHERE lane = %(lane)s AND at = %(at)s RETURNING at)"
+    " INSERT INTO :schema.lane_head (lane, at) SELECT %(lane)s, %(at)s + 1 WHERE EXISTS (SELECT FROM past)"
+    " OR (%(at)s = 1 AND NOT EXISTS (SELECT FROM :schema.lane_head WHERE lane = %(lane)s))"
+    " ON CONFLICT DO NOTHING RETURNING at"
 )
 _NEXT: Final = (
     "UPDATE :schema.ready SET due = greatest(not_before, %s)"
     " WHERE lane = %s AND place = %s AND due IS NULL AND state = 'pending'"
 )
 _HOLD: Final = (
-    "INSERT INTO :schema.lane_head AS h (lane, at, stuck, since) VALUES (%s, %s, %s, %s) ON CONFLICT (lane) DO UPDATE"
-    " SET stuck = excluded.stuck, since = excluded.since WHERE h.at = excluded.at"
+    "INSERT INTO :schema.lane_head (lane, at, stuck, since) SELECT %(lane)s, %(at)s, %(stuck)s, %(since)s"
+    " WHERE coalesce((SELECT max(at) FROM :schema.lane_head WHERE lane = %(lane)s), 1) = %(at)s"
+    " ON CONFLICT (lane, at) DO UPDATE SET stuck = excluded.stuck, since = excluded.since"
 )
 ACT: Final = (
     "INSERT INTO :schema.act (scope, number, name, by, reason, body, at)"
@@ -248,7 +252,8 @@ class PostgresTurn:
         stuck = resting or ending.phase == "uncertain"
         if stuck and claim.on_stuck == "halt":
             reason = again.reason if again is not None else ending.phase
-            self._ask.rows(_HOLD, (claim.lane, claim.place, reason or ending.phase, self.now))
+            what = {"lane": claim.lane, "at": claim.place, "stuck": reason or ending.phase, "since": self.now}
+            self._ask.rows(_HOLD, what)
             return
         if stuck:
             why = f"lane {claim.lane!r} went on without it"
@@ -296,5 +301,5 @@ def requeue(asking: Asking, rows: Sequence[tuple[Any, ...]]) -> None:
 def advance(asking: Asking, place: tuple[str, int], *, now: float) -> None:
     """Let the next intent of a lane be due, if this place is the head."""
     lane, at = place
-    if asking.rows(_ADVANCE, (lane, at + 1)):
+    if asking.rows(_ADVANCE, {"lane": lane, "at": at}):
         asking.rows(_NEXT, (now, lane, at + 1))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from counterfoil.errors import Conflict, UsageError
 from counterfoil.ledgers.outbox_rows import attempt_row, counted, story_of
 from counterfoil.ledgers.postgres.outbox import PostgresOutbox
-from counterfoil.ledgers.postgres.outbox_turn import ACT, ATTEMPT, RECEIPT, Asking, advance, requeue
+from counterfoil.ledgers.postgres.outbox_turn import ACT, ATTEMPT, HEAD, RECEIPT, Asking, advance, requeue
 from counterfoil.ports.outbox_store import Act, Consequence, Requeue, Story
 from counterfoil.protocol import standings
 
@@ -24,7 +24,6 @@ _ATTEMPTS: Final = (
 _WAITING: Final = "SELECT kind, state, reason, since, due, standing FROM :schema.ready WHERE intent = %s"
 _LATE: Final = "SELECT attempt, claims, body, at FROM :schema.late_evidence WHERE intent = %s ORDER BY seq"
 _ACTS: Final = "SELECT name, by, reason, at, body FROM :schema.act WHERE scope = %s ORDER BY number"
-_HEAD: Final = "SELECT at, stuck, since FROM :schema.lane_head WHERE lane = %s"
 _DEPTH: Final = "SELECT recipient, state, count(*), min(since) FROM :schema.ready GROUP BY recipient, state"
 _IN_HAND: Final = (
     "SELECT i.recipient, 'dispatching', count(*), min(a.at) FROM :schema.dispatcher d"
@@ -34,7 +33,8 @@ _IN_HAND: Final = (
 _LANES: Final = (
     "SELECT r.lane, count(*), h.stuck, h.since, (SELECT i.effect_id FROM :schema.intent i"
     " WHERE i.lane = r.lane AND i.place = coalesce(h.at, 1))"
-    " FROM :schema.ready r LEFT JOIN :schema.lane_head h ON h.lane = r.lane"
+    " FROM :schema.ready r LEFT JOIN LATERAL (SELECT at, stuck, since FROM :schema.lane_head"
+    " WHERE lane = r.lane ORDER BY at DESC LIMIT 1) h ON true"
     " WHERE r.lane IS NOT NULL GROUP BY r.lane, h.stuck, h.since, h.at ORDER BY r.lane"
 )
 _PRUNABLE: Final = (
@@ -88,7 +88,7 @@ class PostgresOutboxView:
 
     def act(self, act: Act, work: Callable[[Story | None], Consequence]) -> None:
         """Record what a person did, with what follows from it, in one transaction."""
-        self._store.write(lambda asking: _act(asking, act, work, now=self._store.now()))
+        self._store.act(lambda asking: _act(asking, act, work, now=self._store.now()))
 
     def prune(self, *, before: float, limit: int) -> list[str]:
         """Let go of payloads and attempts of ended intents; identities, fingerprints and outcomes stay."""
@@ -101,7 +101,7 @@ def _story(asking: Asking, effect_id: str) -> Story | None:
         return None
     seq, lane = found[0][0], found[0][7]
     waiting = asking.rows(_WAITING, (seq,))
-    head = asking.rows(_HEAD, (lane,)) if lane is not None else []
+    head = asking.rows(HEAD, (lane,)) if lane is not None else []
     attempts = [attempt_row(row, counted(kept, row[1], at=row[3])) for kept, *row in asking.rows(_ATTEMPTS, (seq,))]
     return story_of(
         found[0],

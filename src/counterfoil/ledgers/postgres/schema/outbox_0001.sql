@@ -1,5 +1,5 @@
--- Tables of the outbox, in the ledger's schema. Everything but `ready`, the heads of lanes and the two registers is only
--- ever appended, so that a held snapshot leaves nothing dead behind but what `ready` has let go.
+-- Tables of the outbox, in the ledger's schema. Most are only ever appended. `ready` and `lane_head` see inserts and deletes,
+-- and are looked up where nothing dead lies in between, so that a held snapshot slows nothing down.
 
 CREATE TABLE :schema.intent (
     -- A handle, not an order: what commits later may have a smaller one.
@@ -96,19 +96,21 @@ CREATE TABLE :schema.late_evidence (
 
 CREATE INDEX late_evidence_intent ON :schema.late_evidence (intent);
 
--- The next free place of each lane, locked by staging until its commit, so that places are in commit order and have no
--- gaps; and the place that is being delivered, moved by dispatch.
-CREATE TABLE :schema.lane_tail (
-    lane text COLLATE "C" PRIMARY KEY,
-    next bigint NOT NULL
-) WITH (fillfactor = 50);
+-- Lanes. Staging locks its lane's row until its commit, so that places are in commit order and have no gaps; the row never
+-- changes, so that nothing dead comes of that.
+CREATE TABLE :schema.lane (
+    lane text COLLATE "C" PRIMARY KEY
+);
 
+-- The place of each lane that is being delivered: its row with the greatest `at`; none: the first. Going on inserts the next
+-- and deletes the one before, so that the newest is found first, however many dead ones a held snapshot keeps.
 CREATE TABLE :schema.lane_head (
-    lane text COLLATE "C" PRIMARY KEY,
+    lane text COLLATE "C" NOT NULL,
     at bigint NOT NULL,
     stuck text,
-    since double precision
-) WITH (fillfactor = 50);
+    since double precision,
+    PRIMARY KEY (lane, at)
+);
 
 -- Lives of dispatchers. Attempts below `low` that are theirs have all ended.
 CREATE TABLE :schema.dispatcher (
@@ -119,10 +121,11 @@ CREATE TABLE :schema.dispatcher (
     ended boolean NOT NULL
 );
 
--- Transactions of dispatchers: whoever fills the slot of one whose COMMIT was not answered knows how it ended.
+-- Transactions of dispatchers: whoever fills the slot of one whose COMMIT was not answered, `aborted`, knows how it ended.
 CREATE TABLE :schema.turn (
     epoch text COLLATE "C" NOT NULL,
     number bigint NOT NULL,
+    aborted boolean NOT NULL DEFAULT false,
     PRIMARY KEY (epoch, number)
 );
 
