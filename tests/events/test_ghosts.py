@@ -7,6 +7,7 @@ import json
 import signal
 import time
 import urllib.request
+from functools import partial
 
 import nats.errors
 import pytest
@@ -116,7 +117,7 @@ async def test_a_disconnect_in_flight_is_uncertain_at_once(stream, colour, nats_
             assert time.monotonic() - began < 2
             assert (outcome.evidence.details or {})["attempts"] == 1
             assert outcome.evidence.bytes_offered > 0
-            await until(lambda count=stored: subjects(stream, ["a"] * count))
+            await until(partial(subjects, stream, ["a"] * stored))
 
 
 async def subjects(stream: Stream, expected: list[str]) -> bool:

@@ -103,6 +103,9 @@ class Connection:
             await self._ended.wait()
         finally:
             self.cut()
+        with suppress(OSError, nats.errors.Error):
+            # What nats-py has under way on it ends too.
+            await self._client.close()
 
     @property
     def alive(self) -> bool:
