@@ -133,6 +133,12 @@ class Meddler:
     def in_transaction(self) -> bool:
         return self.real.in_transaction()
 
+    def lend(self, refuses: Callable[[int], bool]) -> Any:
+        return self.real.lend(refuses)
+
+    def take_back(self) -> None:
+        self.real.take_back()
+
     def close(self) -> None:
         self.real.close()
 

@@ -71,8 +71,10 @@ class Work:
     def checker(self, value: Any) -> Callable[[], Any] | None:
         """Return what asks the operation's `verify` about what a function returned; None: nobody is to be asked."""
         verify: Any = getattr(self.operation, "verify", None)
-        proof = None if verify is None else self._proof(value)
-        if proof is None or isinstance(proof, Uncertain):
+        if verify is None:
+            return None
+        proof = self._proof(value)
+        if isinstance(proof, Uncertain):
             return None
         given = arguments(verify, (proof.proof,), self.context)
         return lambda: verify(*given)
