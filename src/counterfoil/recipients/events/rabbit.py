@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import aio_pika
-import aiormq.spec
+import aiormq
 from aio_pika.abc import AbstractExchange
 from aio_pika.exceptions import DeliveryError, PublishError
 
