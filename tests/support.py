@@ -304,20 +304,23 @@ class Store:
     """One ledger that several lives of this process open, and that their deaths leave behind.
 
     Args:
-        kind: `memory`, `sqlite` (apsw), `sqlite3` (the standard library's engine) or `postgres`.
+        kind: `memory`, `sqlite` (apsw), `sqlite3` (the standard library's engine), `postgres` or `nats`.
         folder: where its file is.
-        database: the address of a PostgreSQL database, where each store gets a schema of its own.
+        server: the address of a PostgreSQL database or a NATS server, where each store gets a schema or a stream of its
+            own.
     """
 
     _schemas = count(1)
 
-    def __init__(self, kind: str, folder: Any, database: str = "") -> None:
+    def __init__(self, kind: str, folder: Any, server: str = "") -> None:
         self.kind = kind
         self._memory = MemoryLedger() if kind == "memory" else None
         engine = "?engine=sqlite3" if kind == "sqlite3" else ""
         self.url = f"sqlite:///{folder}/ledger.db{engine}"
         if kind == "postgres":
-            self.url = f"{database}?schema=store_{next(self._schemas)}&timeout=10&pool=2"
+            self.url = f"{server}?schema=store_{next(self._schemas)}&timeout=10&pool=2"
+        elif kind == "nats":
+            self.url = f"{server}/store_{next(self._schemas)}?timeout=10&allow_lazy_sync=1"
 
     @property
     def target(self) -> Any:

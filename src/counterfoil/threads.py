@@ -178,6 +178,7 @@ class Loop:
         import asyncio
 
         self._loop = asyncio.new_event_loop()
+        self._last: Callable[[], Coroutine[Any, Any, None]] | None = None
         start_daemon(name, self._work)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -186,10 +187,11 @@ class Loop:
 
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def stop(self) -> None:
-        """Cancel what runs on it and let its thread end; nothing is waited for."""
+    def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Run one last coroutine on it, cancel what else runs, and let its thread end; nothing is waited for."""
         from contextlib import suppress
 
+        self._last = last
         with suppress(RuntimeError):  # it is closed already
             self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -198,6 +200,8 @@ class Loop:
 
         loop = self._loop
         loop.run_forever()
+        if self._last is not None:
+            loop.run_until_complete(self._last())
         if tasks := asyncio.all_tasks(loop):
             for task in tasks:
                 task.cancel()

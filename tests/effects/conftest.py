@@ -4,26 +4,31 @@ import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from tests.support import Clock, Colour, Life, Payee, Store
 
+# What is run on JetStream too: the heart of the protocol. `NATS_IN_FULL=1` runs everything that needs no transactions.
+_IN_FULL: Final = bool(os.environ.get("NATS_IN_FULL"))
+_ON_NATS: Final = ("test_calls.py", "test_asking.py", "test_evidence.py")
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL each test runs in one colour, by its name; `POSTGRES_IN_FULL=1` runs it in both."""
-    if os.environ.get("POSTGRES_IN_FULL"):
-        return
-    other = [item for item in items if _in_the_other_colour(item)]
+    """On PostgreSQL and NATS each test runs in one colour, by its name; `POSTGRES_IN_FULL=1` runs it in both."""
+    other = [item for item in items if _left_out(item)]
     config.hook.pytest_deselected(items=other)
     left_out = set(other)
     items[:] = [item for item in items if item not in left_out]
 
 
-def _in_the_other_colour(item: pytest.Item) -> bool:
+def _left_out(item: pytest.Item) -> bool:
     chosen = getattr(getattr(item, "callspec", None), "params", {})
-    if chosen.get("store") != "postgres" or "colour" not in chosen:
+    kind = chosen.get("store")
+    if kind == "nats" and ("transaction" in item.path.name or (not _IN_FULL and item.path.name not in _ON_NATS)):
+        return True
+    if kind not in ("postgres", "nats") or "colour" not in chosen or os.environ.get(f"{kind.upper()}_IN_FULL"):
         return False
     name = f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
     return bool((zlib.crc32(name.encode()) % 2 == 0) == (chosen["colour"] == "blocking"))
@@ -34,10 +39,14 @@ def colour(request: pytest.FixtureRequest) -> Colour:
     return Colour(request.param)
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite3", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "sqlite3", "postgres", "nats"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    database = request.getfixturevalue("shared_database") if request.param == "postgres" else ""
-    return Store(request.param, tmp_path, database)
+    server = ""
+    if request.param == "postgres":
+        server = request.getfixturevalue("shared_database")
+    elif request.param == "nats":
+        server = request.getfixturevalue("nats").url
+    return Store(request.param, tmp_path, server)
 
 
 @pytest.fixture

@@ -76,13 +76,14 @@ class JetStreamLedger:
         self._closed = False
         self._timeout_s = timeout_s
         self._loop = Loop("jetstream")
-        self._end = weakref.finalize(self, self._loop.stop)
-        self._end.atexit = False
         try:
             self._run(self._open(place, beat_s=beat_s, replicas=replicas, create=create))
         except BaseException:
-            self._end()
+            self._loop.stop()
             raise
+        # A ledger that nobody closes leaves no socket behind; its lives are over by their silence.
+        self._end = weakref.finalize(self, self._loop.stop, self._store.close)
+        self._end.atexit = False
         self._lanes = Lanes(_LANES, self._commit)
 
     async def _open(self, place: Place, *, beat_s: float, replicas: int | None, create: bool) -> None:
