@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from counterfoil import UNASKABLE, Accepted, EffectUnresolved, Events, Failed, Rejected, Uncertain
-from tests.events.support import Brokered
 from tests.servers.finding import Missing, missing
 from tests.servers.proxy import Act, On, Proxy
 from tests.servers.rabbitmq import RabbitMQ

@@ -1,4 +1,4 @@
-"""RabbitMQ, of which no wheel exists: Debian's package has it. It brings its own name server, so that none is left behind."""
+"""RabbitMQ, of which no wheel exists, from Debian's package; with a name server of its own, so that none is left."""
 
 from __future__ import annotations
 
