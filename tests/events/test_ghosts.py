@@ -19,7 +19,7 @@ from counterfoil.threads import run_apart
 from tests.events.support import Brokered, Stream, context, through, until
 from tests.servers.nats import NatsCluster
 from tests.servers.proxy import Act, On, Proxy
-from tests.support import eventually
+from tests.support import Colour, eventually
 
 
 @pytest.mark.rule("V2", "B3")
@@ -102,6 +102,24 @@ async def test_a_stalled_connection_keeps_nothing_for_later(stream, colour, nats
         nats_proxy.resume()
         assert isinstance(await brokered.perform(events.publish(stream.subject(), b"2")), Accepted)
     assert len(await stream.messages()) <= 2 + dispatched
+
+
+@pytest.mark.rule("V2")
+async def test_behind_a_socket_that_is_full_nothing_is_put(stream, nats_proxy: Proxy, make, monkeypatch):
+    monkeypatch.setattr(connections, "RETIRE_S", 0.1)
+    monkeypatch.setattr(connections, "ROOM_BYTES", 1 << 40)
+    events = make(stream, through(nats_proxy.port))
+    async with Brokered(Colour("asyncio")) as brokered:
+        assert isinstance(await brokered.perform(events.publish(stream.subject(), b"1")), Accepted)
+        nats_proxy.rule = On(rb"HPUB", Act.STALL)
+        full = [brokered.begin(events.publish(stream.subject(), b"x" * 900_000), timeout_s=1) for _ in range(20)]
+        line = await events.broker._lines.get(time.monotonic() + 5)
+        await eventually(lambda: line._wire.stalled)
+        outcome = await brokered.perform(events.publish(stream.subject(), b"2"), timeout_s=0.2)
+        assert (type(outcome), outcome.evidence.kind) == (Rejected, "deadline-before-dispatch")
+        await asyncio.gather(*full)
+        await brokered.idle()
+        nats_proxy.resume()
 
 
 @pytest.mark.rule("V3", "O2")
