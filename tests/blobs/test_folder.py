@@ -21,7 +21,7 @@ from counterfoil import (
     Rejected,
     UsageError,
 )
-from counterfoil.recipients.blobs import folder, locks, staged, syncing
+from counterfoil.recipients.blobs import behind, folder, locks, staged, syncing
 from tests.blobs.support import MIB, data_of, killed_at, on_their_way, some_bytes
 
 
@@ -196,7 +196,8 @@ def test_everything_is_durable_before_the_rename_and_the_folders_before_the_refe
     sealed(blobs, b"first, so that the folders are there")
     for module in (staged, folder):
         monkeypatch.setattr(module, "sync_folder", sync_folder)
-    monkeypatch.setattr(staged, "sync_data", sync_data)
+    for module in (staged, behind):
+        monkeypatch.setattr(module, "sync_data", sync_data)
     monkeypatch.setattr(Path, "rename", renamed)
     sealed(blobs, b"second")
     at = said.index("rename")
@@ -270,6 +271,7 @@ def test_what_is_there_is_not_replaced_even_if_it_is_damaged(blobs: Blobs, root:
     ("what", "code", "kind"),
     [
         ("sync_data", errno.EIO, "Rejected not-stored"),
+        ("data sync", errno.EIO, "Rejected not-stored"),
         ("sync_folder", errno.EIO, "Rejected not-stored"),
         ("rename", errno.ENOSPC, "Failed refused"),
         ("rename", errno.EIO, "Uncertain not-known-to-be-sealed"),
@@ -287,6 +289,8 @@ def test_an_error_is_called_what_it_proves(
     writer.write(b"data")
     if what == "rename":
         monkeypatch.setattr(Path, "rename", fails)
+    elif what == "data sync":
+        monkeypatch.setattr(behind, "sync_data", fails)
     elif what == "last sync":
         monkeypatch.setattr(folder.Folder, "sync", fails)
     else:
@@ -295,6 +299,30 @@ def test_an_error_is_called_what_it_proves(
     assert f"{type(outcome).__name__} {outcome.evidence.kind}" == kind
     visible = list(blobs.references())
     assert bool(visible) is (what == "last sync")
+    assert on_their_way(root) == []
+
+
+@pytest.mark.rule("K2")
+def test_a_sync_that_failed_while_more_was_written_is_not_forgotten(
+    blobs: Blobs, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = threading.Event()
+
+    def sync_data(descriptor: int) -> None:
+        if not failing.is_set():
+            failing.set()
+            raise OSError(errno.EIO, "told once")
+        syncing.sync_data(descriptor)
+
+    monkeypatch.setattr(behind, "sync_data", sync_data)
+    with blobs.writer() as writer:
+        writer.write(some_bytes(behind.AHEAD_BYTES))
+        assert failing.wait(10)
+        writer.write(some_bytes(behind.AHEAD_BYTES))
+        outcome = writer.seal()
+    assert isinstance(outcome, Rejected)
+    assert outcome.evidence.kind == "not-stored"
+    assert list(blobs.references()) == []
     assert on_their_way(root) == []
 
 

@@ -8,10 +8,13 @@ from typing import Any, Final
 
 from counterfoil.errors import BlobDamaged
 from counterfoil.protocol import codec
+from counterfoil.recipients.blobs.beside import both
 from counterfoil.recipients.blobs.reference import Reference, reference
 
 CHUNK_BYTES: Final = 1 << 20
 DIGEST_BYTES: Final = 32
+# Below this another thread costs more than it saves.
+APART_BYTES: Final = 1 << 18
 FORMAT: Final = 1
 HEADER_BYTES_MAX: Final = 4096
 
@@ -28,8 +31,14 @@ class Tally:
 
     def add(self, data: memoryview) -> None:
         """Take in the next bytes."""
-        self._whole.update(data)
         self.size += len(data)
+        if len(data) < APART_BYTES:
+            self._whole.update(data)
+            self._add_chunks(data)
+        else:
+            both(lambda: self._add_chunks(data), lambda: self._whole.update(data))
+
+    def _add_chunks(self, data: memoryview) -> None:
         while data:
             piece, data = data[: self._room], data[self._room :]
             self._chunk.update(piece)
