@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from counterfoil import Dispatcher, Runtime
@@ -45,9 +46,15 @@ class Life:
             self.call()
         raise AssertionError("it is not sent")
 
-    def settle(self) -> None:
-        """Do rounds, calling handlers in this thread, until nothing is in hand."""
-        for _ in range(50):
+    def settle(self, *, rounds: int = 50, pause_s: float = 0.0) -> None:
+        """Do rounds, calling handlers in this thread, until nothing is in hand.
+
+        Args:
+            rounds: how many at most.
+            pause_s: between two, for a store that is in trouble.
+        """
+        for _ in range(rounds):
+            time.sleep(pause_s)
             self.call()
             self.engine.nudged()
             self.jobs += self.engine.turn()[0]

@@ -165,7 +165,9 @@ class PostgresOutbox:
 
     def enlist(self, epoch: str, label: str) -> None:
         """Register a dispatcher's life, durably."""
-        self.write(lambda asking: asking.rows(_ENLIST, (epoch, label, self.now())))
+        # Asked before: a connection that is held never waits for another one.
+        now = self.now()
+        self.write(lambda asking: asking.rows(_ENLIST, (epoch, label, now)))
 
     def dismiss(self, epoch: str) -> None:
         """Note that a life has nothing in hand any more."""
@@ -357,7 +359,8 @@ class PostgresOutbox:
         """Take back what a life that is gone had in hand, durably."""
         count = 0
         while True:
-            page = self.write(lambda asking: _recover(asking, gone, by=by, now=self.now()))
+            now = self.now()
+            page = self.write(lambda asking, now=now: _recover(asking, gone, by=by, now=now))  # type: ignore[misc]
             count += page
             if page < PAGE:
                 return count

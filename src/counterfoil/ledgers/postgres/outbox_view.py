@@ -9,7 +9,7 @@ from counterfoil.errors import Conflict, UsageError
 from counterfoil.ledgers.outbox_rows import attempt_row, counted, story_of
 from counterfoil.ledgers.postgres.outbox import PostgresOutbox
 from counterfoil.ledgers.postgres.outbox_turn import ACT, ATTEMPT, HEAD, RECEIPT, Asking, advance, requeue
-from counterfoil.ports.outbox_store import Act, Consequence, Requeue, Story
+from counterfoil.ports.outbox_store import Act, Ages, Consequence, Requeue, Story
 from counterfoil.protocol import standings
 
 _INTENT: Final = (
@@ -29,6 +29,15 @@ _IN_HAND: Final = (
     "SELECT i.recipient, 'dispatching', count(*), min(a.at) FROM :schema.dispatcher d"
     " JOIN :schema.attempt a ON a.seq >= d.low AND a.owner = d.epoch JOIN :schema.intent i ON i.seq = a.intent"
     " WHERE NOT d.ended AND NOT EXISTS (SELECT FROM :schema.receipt c WHERE c.attempt = a.seq) GROUP BY i.recipient"
+)
+_OLDEST_DUE: Final = "SELECT min(due) FROM :schema.ready WHERE due <= %s AND state <> 'blocked'"
+# Uncertain ones nobody has decided about, and those that a person has to look at before they end.
+_UNSURE: Final = (
+    "SELECT count(*), min(u.at) FROM (SELECT c.at FROM :schema.receipt c JOIN :schema.intent i ON i.seq = c.intent"
+    " WHERE c.final AND c.phase = 'uncertain' AND c.phase <> 'accepted' AND NOT EXISTS"
+    " (SELECT FROM :schema.act a WHERE a.scope = i.effect_id AND a.name = 'decide')"
+    " UNION ALL SELECT since FROM :schema.ready WHERE due IS NULL AND kind = 'look'"
+    " AND state IN ('needs-operator', 'quarantined')) u"
 )
 _LANES: Final = (
     "SELECT r.lane, count(*), h.stuck, h.since, (SELECT i.effect_id FROM :schema.intent i"
@@ -86,9 +95,16 @@ class PostgresOutboxView:
         """Return (lane, how many wait, why it stands still, since when, effect id of its head)."""
         return [(lane, count, stuck, since, head) for lane, count, stuck, since, head in self._store.query(_LANES)]
 
+    def ages(self) -> Ages:
+        """Return how long the oldest ones wait."""
+        now = self._store.now()
+        due, unsure = self._store.query(_OLDEST_DUE, (now,)), self._store.query(_UNSURE)
+        return Ages.of(due[0][0], (unsure[0][0], unsure[0][1]), now=now)
+
     def act(self, act: Act, work: Callable[[Story | None], Consequence]) -> None:
         """Record what a person did, with what follows from it, in one transaction."""
-        self._store.act(lambda asking: _act(asking, act, work, now=self._store.now()))
+        now = self._store.now()
+        self._store.act(lambda asking: _act(asking, act, work, now=now))
 
     def prune(self, *, before: float, limit: int) -> list[str]:
         """Let go of payloads and attempts of ended intents; identities, fingerprints and outcomes stay."""

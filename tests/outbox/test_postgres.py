@@ -1,0 +1,367 @@
+"""The outbox on PostgreSQL when the wire breaks (L3, T4, X3, X4), behind a pooler (X14), on 16, and through Django."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest
+
+from counterfoil import LedgerUnavailable, Outbox, Runtime
+from counterfoil.ledgers.postgres import outbox as postgres_outbox
+from counterfoil.ledgers.postgres import outbox_staging, outbox_turn
+from tests.ledgers.postgres_support import Doing, through, until
+from tests.outbox.lives import Life
+from tests.outbox.shop import ACT, PostgresShop
+from tests.servers.proxy import Act, Link, On, Piece, Proxy
+
+COMMIT = rb"COMMIT"
+LOST = [Act.LOSE_REPLY, Act.LOSE_END, Act.CUT, Act.PASS_THEN_CUT]
+lost = pytest.mark.parametrize("act", LOST, ids=lambda act: act.name.lower())
+
+_numbers = count(1)
+
+
+class Script:
+    """A rule: what becomes of the first requests that are a COMMIT, one after the other."""
+
+    def __init__(self, *acts: Act) -> None:
+        self.left = list(acts)
+        self.links: list[Link] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, piece: Piece) -> Act:
+        if not piece.request or COMMIT not in piece.data:
+            return Act.PASS
+        with self._lock:
+            if not self.left:
+                return Act.PASS
+            self.links.append(piece.link)
+            return self.left.pop(0)
+
+
+@pytest.fixture
+def wired(server: PostgresShop, proxy: Proxy) -> Iterator[PostgresShop]:
+    """A shop whose dispatchers reach the server through the proxy; the judge does not."""
+    server.url = f"{through(proxy, server.database)}?schema=cf_{server.name}&beat=0.2&timeout=5&pool=1"
+    yield server
+    proxy.rule = None
+    proxy.resume()
+
+
+def counted(shop: PostgresShop, what: str) -> int:
+    with psycopg.connect(shop.database) as connection:
+        found = connection.execute(f"SELECT count(*) FROM cf_{shop.name}.{what}".encode()).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+# --- a dispatcher's COMMIT is lost
+
+
+@lost
+@pytest.mark.rule("L3", "X3", "X4")
+def test_whichever_commit_of_a_dispatcher_is_lost_everything_is_sent_once_and_known(
+    wired: PostgresShop, proxy: Proxy, act: Act
+) -> None:
+    number = 0
+    while True:
+        number += 1
+        for letter in "ab":
+            wired.order(f"{letter}{number}", lane="L")
+        life = Life(wired, "mail")
+        # Registering the life is the ledger's; what the outbox writes comes after it.
+        _ = life.epoch
+        proxy.rule = rule = On(COMMIT, act, times=1, skip=number - 1)
+        give_up = time.monotonic() + 20.0
+        while not wired.receipt(f"b{number}").settled and time.monotonic() < give_up:
+            life.settle(rounds=200, pause_s=0.01)
+        proxy.rule = None
+        life.runtime.__exit__(None, None, None)
+        for letter in "ab":
+            receipt = wired.receipt(f"{letter}{number}")
+            assert (receipt.state, receipt.attempts) == ("accepted", 1)
+            assert wired.box.sends(f"{letter}{number}") == 1
+        if not rule.links:
+            break
+    assert number > 4
+    assert counted(wired, "sending WHERE kind = 'revocation'") == 0
+
+
+@pytest.mark.rule("L3", "X4")
+@pytest.mark.parametrize(
+    ("acts", "stands"),
+    [
+        ([Act.CUT, Act.LOSE_REPLY], False),
+        ([Act.CUT, Act.CUT, Act.LOSE_END], False),
+        ([Act.LOSE_REPLY, Act.LOSE_REPLY, Act.CUT], True),
+    ],
+    ids=["never-came", "never-came-and-again", "came"],
+)
+def test_an_answer_about_a_lost_commit_that_is_lost_too_does_not_change(
+    wired: PostgresShop, proxy: Proxy, acts: list[Act], stands: bool
+) -> None:
+    wired.order("o1")
+    life = Life(wired, "mail")
+    _ = life.epoch
+    engine = life.engine
+    engine.turn()
+    claimed = counted(wired, "attempt")
+    assert (engine.in_hand, claimed) == (1, 1)
+    # The transaction that takes the send-right.
+    proxy.rule = rule = Script(*acts)
+    jobs, _ = engine.turn()
+    assert not rule.left
+    assert counted(wired, "sending") == stands
+    # Nothing is called on the strength of a right that is not there.
+    assert len(jobs) == stands
+    proxy.rule = None
+    life.jobs = jobs
+    life.settle(rounds=200, pause_s=0.02)
+    life.runtime.__exit__(None, None, None)
+    assert (wired.receipt("o1").state, wired.box.sends("o1")) == ("accepted", 1)
+
+
+@pytest.mark.rule("L3", "X4")
+@pytest.mark.parametrize("lands", [True, False], ids=["lands", "vanishes"])
+def test_a_right_whose_commit_is_still_on_its_way_is_waited_for(wired: PostgresShop, proxy: Proxy, lands: bool) -> None:
+    wired.order("o1")
+    life = Life(wired, "mail")
+    life.engine.turn()
+    proxy.rule = On(COMMIT, Act.HOLD, times=1)
+    before = len(proxy.links)
+    turn = Doing(life.engine.turn)
+    # No look can see into the transaction that is still open: the slot alone answers, and not before it is decided.
+    assert turn.lasts(0.6)
+    assert counted(wired, "sending") == 0
+    if lands:
+        proxy.resume()
+    else:
+        with psycopg.connect(wired.database, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+                " AND query LIKE 'INSERT INTO %sending%'"
+            )
+    jobs, _ = turn.result()
+    proxy.rule = None
+    proxy.resume()
+    assert len(jobs) == lands
+    assert counted(wired, "sending") == lands
+    asked = b"".join(bytes(link.sent) for link in proxy.links[before:])
+    assert b"ON CONFLICT (epoch, number) DO UPDATE" in asked
+    assert b"FROM :schema.turn" not in asked
+    life.jobs = jobs
+    life.settle(rounds=200, pause_s=0.02)
+    life.runtime.__exit__(None, None, None)
+    assert (wired.receipt("o1").state, wired.box.sends("o1")) == ("accepted", 1)
+
+
+@pytest.mark.rule("L3", "X5")
+def test_a_life_that_never_learns_how_its_commit_ended_ends(
+    wired: PostgresShop, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_outbox, "SETTLE_S", 0.3)
+    wired.order("o1")
+    life = Life(wired, "mail")
+    life.engine.turn()
+    proxy.rule = On(COMMIT, Act.LOSE_REPLY)
+    with pytest.raises(LedgerUnavailable) as caught:
+        life.engine.turn()
+    assert caught.value.effect_ran == "unknown"
+    assert wired.box.log == []
+    proxy.rule = None
+    life.crash()
+    # The right was taken, and nobody can know that nothing was sent.
+    wired.dispatch("mail")
+    receipt = wired.receipt("o1")
+    assert (receipt.state, wired.box.sends("o1"), wired.box.asked) == ("needs-operator", 0, ["o1"])
+
+
+@lost
+@pytest.mark.rule("L3", "X15")
+def test_an_act_whose_commit_is_lost_is_done_once_and_said_so(wired: PostgresShop, proxy: Proxy, act: Act) -> None:
+    wired.order("o1")
+    with Outbox(wired.url) as outbox:
+        outbox.pause(**ACT)
+        proxy.rule = rule = On(COMMIT, act, times=1)
+        told: list[str] = []
+        try:
+            outbox.resume(**ACT)
+        except LedgerUnavailable as error:
+            told.append(error.effect_ran)
+            outbox.resume(**ACT)
+        assert rule.links
+    # It is never unknown, and what was said not to be done was not.
+    assert told in ([], ["no"])
+    assert (act is Act.CUT) <= (told == ["no"])
+    assert (act in (Act.LOSE_REPLY, Act.LOSE_END)) <= (told == [])
+    assert counted(wired, "act") == 2
+    assert counted(wired, "pause") == 0
+
+
+# --- the application's COMMIT is lost
+
+
+@lost
+@pytest.mark.rule("T1", "T2", "X1", "X2")
+def test_row_and_intent_stand_together_when_the_applications_commit_is_lost(
+    wired: PostgresShop, proxy: Proxy, act: Act
+) -> None:
+    with psycopg.connect(through(proxy, wired.database), options=f"-csearch_path={wired.name}") as connection:
+        connection.execute("INSERT INTO orders (id) VALUES ('o1')")
+        wired.outbox.stage(connection, wired.operation("o1"), key="o1", lane="L")
+        proxy.rule = On(COMMIT, act, times=1)
+        with pytest.raises(psycopg.OperationalError):
+            connection.commit()
+    proxy.rule = None
+    until(lambda: counted(wired, "intent") == len(wired.orders()))
+    assert (act is Act.CUT) <= (wired.orders() == set())
+    assert (act in (Act.LOSE_REPLY, Act.LOSE_END)) <= (wired.orders() == {"o1"})
+    # Whoever does not know stages again under the key; the place in the lane is not taken twice.
+    with wired.transaction() as again:
+        wired.outbox.stage(again, wired.operation("o1"), key="o1", lane="L")
+        wired.outbox.stage(again, wired.operation("o2"), key="o2", lane="L")
+    wired.dispatch("mail")
+    assert [to for _, to in wired.box.log] == ["o1", "o2"]
+
+
+@lost
+@pytest.mark.rule("T1", "T4", "X2")
+def test_a_transaction_of_a_run_stages_once_when_its_commit_is_lost(
+    wired: PostgresShop, proxy: Proxy, act: Act
+) -> None:
+    staged: list[str] = []
+
+    def body(connection: Any) -> None:
+        connection.execute(f"INSERT INTO {wired.name}.orders (id) VALUES ('o1')")
+        staged.append(wired.outbox.stage(connection, wired.operation("o1")).key)
+
+    with Runtime(wired.url) as runtime, runtime.run("r") as run:
+        run.step("before", lambda: 1)
+        proxy.rule = rule = On(COMMIT, act, times=1)
+        run.transaction("sell", body)
+        assert rule.links
+        proxy.rule = None
+    assert len(set(staged)) == 1
+    assert wired.orders() == {"o1"}
+    assert counted(wired, "intent") == 1
+    wired.dispatch("mail")
+    assert wired.box.sends("o1") == 1
+
+
+# --- lanes
+
+
+@pytest.mark.rule("X11")
+def test_two_transactions_that_begin_a_lane_at_once_take_turns(server: PostgresShop) -> None:
+    with server.connected(autocommit=False) as first:
+        server.outbox.stage(first, server.operation("a"), key="a", lane="new")
+        second = Doing(lambda: server.order("b", lane="new"))
+        assert second.lasts(0.2)
+        first.commit()
+        second.result()
+    server.dispatch("mail")
+    assert [to for _, to in server.box.log] == ["a", "b"]
+
+
+@pytest.mark.rule("X11", "X1")
+def test_a_snapshot_that_is_older_than_its_lane_is_a_serialization_failure(server: PostgresShop) -> None:
+    for begun in (False, True):
+        if begun:
+            server.order("a", lane="L")
+        with server.connected() as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            connection.execute("SELECT 1")
+            server.order(f"b{begun}", lane="L")
+            with pytest.raises(psycopg.errors.SerializationFailure):
+                server.outbox.stage(connection, server.operation("c"), key="c", lane="L")
+            connection.execute("ROLLBACK")
+    server.dispatch("mail")
+    assert [to for _, to in server.box.log] == ["bFalse", "a", "bTrue"]
+
+
+# --- a held snapshot (X13)
+
+
+def pages(shop: PostgresShop, sql: str, parameters: Any) -> int:
+    """How often a statement of the outbox looks at a page, by the indexes that it keeps to where tables are large."""
+    with psycopg.connect(shop.database) as connection:
+        connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+        statement = sql.replace(":schema", f"cf_{shop.name}")
+        explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode()
+        found: Any = connection.execute(explained, parameters).fetchone()
+        connection.rollback()
+    plan = found[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+@pytest.mark.rule("X13")
+def test_under_a_held_snapshot_nothing_is_looked_through_again_and_again(server: PostgresShop) -> None:
+    def stage(letter: str, free: int, *, laned: int) -> None:
+        for lane, many in ((None, free), ("L", laned)):
+            wanted = [
+                (server.operation(f"{letter}{lane}{n}"), {"key": f"{letter}{lane}{n}", "lane": lane})
+                for n in range(many)
+            ]
+            with server.transaction() as connection:
+                server.outbox.stage_many(connection, wanted)
+
+    def costs(low: float) -> dict[str, int]:
+        now = life.engine._opened.store.now()
+        claim = {
+            "kind": "send",
+            "recipient": "mail",
+            "low": low,
+            "now": now,
+            "format": 1,
+            "operations": ["send"],
+            "limit": 1,
+            "owner": "me",
+        }
+        return {
+            "claim": pages(server, outbox_turn._CLAIM, claim),
+            "any due": pages(server, postgres_outbox._ANY_DUE, (["send"], ["mail"], [low], now)),
+            "next due": pages(server, postgres_outbox._NEXT_DUE, ("send", "mail", low)),
+            "head": pages(server, outbox_turn.HEAD, ("L",)),
+            "advance": pages(server, outbox_turn._ADVANCE, {"lane": "L", "at": at()}),
+            "next": pages(server, outbox_turn._NEXT, (now, "L", at() + 1)),
+            "lock": pages(server, outbox_staging._LOCK, ("L", "L")),
+            "place": pages(server, "SELECT coalesce(max(place), 0) + 1 FROM :schema.intent WHERE lane = %s", ("L",)),
+        }
+
+    def at() -> int:
+        with psycopg.connect(server.database) as connection:
+            found = connection.execute(outbox_turn.HEAD.replace(":schema", f"cf_{server.name}").encode(), ("L",))
+            row = found.fetchone()
+        return 1 if row is None else int(row[0])
+
+    stage("a", 20, laned=20)
+    life = Life(server, "mail", concurrency=200, batch=200)
+    life.settle()
+    with server.connected(autocommit=False) as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT count(*) FROM orders")
+        low = life.engine._opened.store._low["send", "mail"]  # type: ignore[attr-defined]
+        before = costs(low)
+        for letter in "bcd":
+            stage(letter, 200, laned=30)
+            life.settle(rounds=1000)
+        # All of it is still there, dead: whoever looks from the start on has to pass it.
+        low = life.engine._opened.store._low["send", "mail"]  # type: ignore[attr-defined]
+        time.sleep(1.1 * outbox_turn.LOW_S)
+        life.engine._sweep_at = 0.0
+        life.engine.turn()
+        assert life.engine._opened.store._low["send", "mail"] > low  # type: ignore[attr-defined]
+        low = life.engine._opened.store._low["send", "mail"]  # type: ignore[attr-defined]
+        after, everything = costs(low), costs(0.0)
+    for what in ("claim", "any due", "next due"):
+        assert everything[what] > after[what] + 10, (after, everything)
+    for what, found in after.items():
+        assert found <= before[what] + 4, (what, before, after)
+    # Whoever holds its lane's row leaves nothing dead in it, and one row is left of the head.
+    assert counted(server, "lane") == counted(server, "lane_head") == 1
+    assert counted(server, "lane WHERE ctid <> '(0,1)'::tid") == 0
