@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.servers.finding import Missing
-from tests.torture import activations, clocks, fork, full, kills, outbox, points, race, stop, sync
+from tests.torture import activations, blobs, clocks, fork, full, kills, outbox, points, race, stop, sync
 from tests.torture.arena import Arena
 from tests.torture.judge import Counts
 from tests.torture.postgres import frozen, machines, restarts, wires, zombies
@@ -31,6 +31,7 @@ CAMPAIGNS: Final[dict[str, tuple[Callable[[Arena], None], float]]] = {
     "fork": (fork.campaign, 0.04),
     "sync": (sync.campaign, 0.1),
     "outbox": (outbox.campaign, 0.2),
+    "blobs": (blobs.campaign, 0.1),
     "restarts": (restarts.campaign, 0.15),
     "wires": (wires.campaign, 0.15),
     "machines": (machines.campaign, 0.05),
