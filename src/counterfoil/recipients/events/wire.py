@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from nats.aio.transport import TcpTransport
 
@@ -30,7 +31,10 @@ class Wire(TcpTransport):
         """Wait until the socket has taken enough of what was written."""
         self._draining += 1
         try:
-            await super().drain()  # type: ignore[no-untyped-call]
+            # The side that reads hears of a lost connection too. Raised here it would keep nats-py from closing, and
+            # us from being told.
+            with suppress(OSError):
+                await super().drain()  # type: ignore[no-untyped-call]
         finally:
             self._draining -= 1
             if self._clear is not None and not self._draining:
