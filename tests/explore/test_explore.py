@@ -12,6 +12,9 @@ from counterfoil.testing.explore import Report, explore, informant, sender
 from counterfoil.testing.world import Faults, Options
 from tests.explore.zoo import ZOO
 
+# To count its branches makes an exploration seven times as slow, and other tests take all of them.
+pytestmark = pytest.mark.no_cover
+
 TWICE = RetryBody(attempts=2)
 
 SCENARIOS: dict[str, Callable[[], Report]] = {

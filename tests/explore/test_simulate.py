@@ -9,6 +9,9 @@ import pytest
 from counterfoil.testing.simulate import simulate
 from tests.explore.zoo import ZOO
 
+# To count its branches makes an exploration seven times as slow, and other tests take all of them.
+pytestmark = pytest.mark.no_cover
+
 SEEDS = 400
 
 

@@ -98,6 +98,8 @@ def test_s43_our_client_has_none_in_any_case():
     assert report.ok
     assert all(each.sent <= 1 and each.connections <= 1 for each in report.findings)
     told = {each.case: (each.raised or "Accepted").rpartition(".")[2] for each in report.findings}
+    # The reset may be here before the first byte is offered, and then nothing was.
+    assert told.pop("reset-on-accept") in ("Rejected", "LostReply")
     assert told == {
         "plain": "Accepted",
         "200-with-error": "Accepted",

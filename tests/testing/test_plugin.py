@@ -114,7 +114,7 @@ def test_an_unknown_recipient_is_refused_by_name(tmp_path: Path) -> None:
     assert "there is no recipient 'bank'" in done.stdout
 
 
-@pytest.mark.parametrize("ledger", ["postgres://x", "nonsense", "sqlite:///a.db?engine=x"])
+@pytest.mark.parametrize("ledger", ["mysql://x", "nonsense", "sqlite:///a.db?engine=x"])
 def test_a_ledger_that_there_is_not_is_refused_once(tmp_path: Path, ledger: str) -> None:
     done = run_pytest(tmp_path, "--counterfoil-ledger", ledger)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
