@@ -261,5 +261,14 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio
+
     loop.run_forever()
+    # What looks after a connection on it lets go of it now.
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()

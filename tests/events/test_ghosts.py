@@ -9,12 +9,13 @@ import time
 import urllib.request
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import nats.errors
 import pytest
 from nats import connect
 
-from counterfoil import Accepted, Rejected, Uncertain
+from counterfoil import UNASKABLE, Accepted, Events, Rejected, Runtime, Uncertain
 from counterfoil.recipients.events import connection as connections
 from counterfoil.threads import run_apart
 from tests.events.support import Brokered, Stream, context, through, until
@@ -203,6 +204,23 @@ async def test_nothing_is_left_behind_by_a_loop_that_ends(stream, make, nats):
     alone()
     await eventually(lambda: connected(nats) <= before)
     assert len(await stream.messages()) == 1
+
+
+@pytest.mark.rule("V2", "E1")
+def test_nothing_is_left_behind_by_a_call_from_inside_the_librarys_own_loop(nats):
+    stream = asyncio.run(Stream.make(nats.url))
+    before = connected(nats)
+    with Events(nats.url, stream=stream.name) as events, Runtime("memory:") as runtime, runtime.run("r") as run:
+
+        async def inner(ctx: Any) -> Any:
+            # Blocking, and so on a loop of its own.
+            return events.publish(stream.subject(), b"1").run(ctx)
+
+        outcome = run.effect("e", run=inner, reconcile=UNASKABLE)
+        assert isinstance(outcome, Accepted)
+    give_up = time.monotonic() + 10
+    while connected(nats) > before:
+        assert time.monotonic() < give_up
 
 
 def connected(nats: NatsCluster) -> int:
