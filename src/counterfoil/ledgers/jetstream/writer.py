@@ -111,7 +111,7 @@ class Writer:
             except LedgerUnavailable as error:
                 for work in open_:
                     if work.reply is None:
-                        work.answer = Said(text=str(error))
+                        work.answer = Said(text=str(error.args[0]).removeprefix("JetStream: "))
             except CounterfoilError as error:
                 _end(open_, error)
             first = False
