@@ -74,8 +74,12 @@ _PROGRAM: Final = """
         }
 
     found = asyncio.run(main(int(sys.argv[1])))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({**found, "megabytes": peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)}))
+    if sys.platform == "linux":  # not ru_maxrss, which begins with what the process that forked this one had
+        with open("/proc/self/status") as status:
+            peak = next(int(row.split()[1]) / 1024 for row in status if row.startswith("VmHWM:"))
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    print(json.dumps({**found, "megabytes": peak}))
 """
 
 
