@@ -266,6 +266,31 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     paused: frozenset[str] = frozenset()
 
 
+class Ages(msgspec.Struct, frozen=True, kw_only=True):
+    """How old the oldest ones are.
+
+    Args:
+        lag_s: how long the oldest one that is due has been due, 0.0 where nothing is. What nobody here knows is not
+            counted: it is `blocked`.
+        uncertain: how many may have been sent and wait for a person who has not decided yet.
+        oldest_uncertain_s: since when the oldest of these does, None where there is none.
+    """
+
+    lag_s: float
+    uncertain: int
+    oldest_uncertain_s: float | None
+
+    @classmethod
+    def of(cls, due: float | None, unsure: tuple[int, float | None], *, now: float) -> Ages:
+        """Make it of moments on the database's clock."""
+        count, since = unsure
+        return cls(
+            lag_s=0.0 if due is None else max(0.0, now - due),
+            uncertain=count,
+            oldest_uncertain_s=None if since is None else max(0.0, now - since),
+        )
+
+
 class OutboxStore(Protocol):
     """What staging and dispatching need."""
 
@@ -340,6 +365,10 @@ class OutboxView(Protocol):
 
     def lanes(self) -> list[tuple[str, int, str | None, float | None, str | None]]:
         """Return (lane, how many wait, why it stands still, since when, effect id of its head)."""
+        ...
+
+    def ages(self) -> Ages:
+        """Return how long the oldest ones wait, on the database's clock."""
         ...
 
     def act(self, act: Act, work: Callable[[Story | None], Consequence]) -> None:

@@ -38,7 +38,7 @@ class AsyncDispatcher(Shell):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._crew = Crew(self._in_thread, wake=self._wake)
+        self._crew = Crew(lambda job: job.within(self._in_thread), wake=self._wake)
 
     async def __aenter__(self) -> Self:
         await self._begin()
@@ -114,7 +114,7 @@ class AsyncDispatcher(Shell):
         apart = []
         for job in jobs:
             if is_async(job.function):
-                self._await(job, job.begin())
+                job.within(lambda job: self._await(job, job.begin()))
             else:
                 apart.append(job)
         self._crew.spread()

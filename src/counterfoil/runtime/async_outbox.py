@@ -12,8 +12,10 @@ from counterfoil.outbox.intents import Intent, StagedIntent, intents_of
 from counterfoil.outbox.lanes import Lane
 from counterfoil.outbox.receipts import Receipt
 from counterfoil.protocol import keys
+from counterfoil.runtime import telemetry
 from counterfoil.runtime.async_dispatcher import blocking
 from counterfoil.runtime.outbox import POLL_FIRST_S, POLL_LAST_S, Outbox, overdue
+from counterfoil.runtime.snapshots import OutboxSnapshot
 from counterfoil.staging import driver_module
 
 
@@ -69,8 +71,10 @@ class AsyncOutbox:
             await blocking(lambda: opened.open(create=False))
         if not driver.is_async(connection):
             return self._inner.stage_many(connection, intents)
-        made = opened.prepared(driver, connection, intents)
-        await driver.stage_async(connection, opened.store.staging(made), opened.session.ledger)
+        with telemetry.staging() as staged:
+            made = opened.prepared(driver, connection, intents, trace=staged.trace)
+            await driver.stage_async(connection, opened.store.staging(made), opened.session.ledger)
+            staged.over(made)
         return [StagedIntent(intent.effect_id, intent.key) for intent in made]
 
     async def nudge(self) -> None:
@@ -103,6 +107,14 @@ class AsyncOutbox:
     async def depth(self) -> builtins.list[tuple[str, str, int, float | None]]:
         """Return what has not ended; see `Outbox.depth`."""
         return await blocking(self._inner.depth)
+
+    async def snapshot(self) -> OutboxSnapshot:
+        """Return how much waits and how late it is; see `Outbox.snapshot`."""
+        return await blocking(self._inner.snapshot)
+
+    async def report_gauges(self) -> None:
+        """Report `snapshot` through OpenTelemetry; see `Outbox.report_gauges`."""
+        await blocking(self._inner.report_gauges)
 
     async def lanes(self) -> builtins.list[tuple[str, int, str | None, float | None, str | None]]:
         """Return the lanes; see `Outbox.lanes`."""

@@ -92,13 +92,16 @@ class Opened:
         assert self._parts is not None
         return self._parts[1]
 
-    def prepared(self, driver: Any, connection: Any, intents: Iterable[Intent]) -> list[NewIntent]:
+    def prepared(
+        self, driver: Any, connection: Any, intents: Iterable[Intent], *, trace: str | None = None
+    ) -> list[NewIntent]:
         """Check where and what a caller stages, before any SQL that changes something runs.
 
         Args:
             driver: the module of `counterfoil.staging` for the connection.
             connection: the caller's.
             intents: what it stages. In a transaction of a run of ours one without a key gets one by its ordinal.
+            trace: the span that it belongs to, as W3C `traceparent`.
 
         Raises:
             UsageError: the connection or an intent is wrong, or there is no outbox yet: the caller's transaction may
@@ -108,7 +111,7 @@ class Opened:
         session = self.session
         driver.check(connection, session.ledger)
         inside = None if driver.is_async(connection) else of(driver.raw(connection))
-        desk = Desk(namespace=session.namespace, stamp=session._fingerprints, policy=policy_of_operation)
+        desk = Desk(namespace=session.namespace, stamp=session._fingerprints, policy=policy_of_operation, trace=trace)
         if inside is None:
             return desk.validated(intents)
         made = desk.validated(intents, named=lambda at: inside.key(inside.staged + at))

@@ -19,6 +19,7 @@ from counterfoil.runtime.dispatching import Engine
 from counterfoil.runtime.jobs import Job
 from counterfoil.runtime.nudges import listen, unlisten
 from counterfoil.runtime.registry import Registry
+from counterfoil.runtime.snapshots import DispatcherSnapshot
 
 # What is under way and due within this time is waited for before a dispatcher calls itself idle.
 LINGER_S: Final = 10.0
@@ -105,6 +106,10 @@ class Shell:
         """How many claims ended in which way, since it was opened."""
         return {} if self._engine is None else dict(self._engine.ended)
 
+    def snapshot(self) -> DispatcherSnapshot | None:
+        """Return what it has done and has in hand; None while it is not open. It does not ask the database."""
+        return None if self._engine is None else self._engine.snapshot()
+
 
 class Dispatcher(Shell):
     """Delivers staged intents, blocking. Any number of dispatchers on any number of machines share the work.
@@ -138,7 +143,7 @@ class Dispatcher(Shell):
     ) -> None:
         super().__init__(url_or_runtime, recipients, batch=batch, concurrency=concurrency, poll_s=poll_s, **more)
         self._event = threading.Event()
-        self._crew = Crew(_call, wake=self._wake)
+        self._crew = Crew(lambda job: job.within(_call), wake=self._wake)
 
     def __enter__(self) -> Self:
         self._open()

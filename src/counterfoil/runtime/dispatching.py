@@ -39,11 +39,13 @@ from counterfoil.ports.outbox_store import Claim, LateFact, Sweep, Turn
 from counterfoil.protocol import codec
 from counterfoil.protocol.requests import Overran, Request
 from counterfoil.protocol.standings import LOOK, SEND
+from counterfoil.runtime import telemetry
 from counterfoil.runtime.coding import PROOF, coder
 from counterfoil.runtime.desks import Opened
 from counterfoil.runtime.handlers import Context
 from counterfoil.runtime.jobs import Job, Replied, boot_s
 from counterfoil.runtime.registry import Registry
+from counterfoil.runtime.snapshots import DispatcherSnapshot
 
 LOOKS_MAX: Final = 8
 SWEEP_S: Final = 1.0
@@ -55,7 +57,7 @@ _TROUBLE_LAST_S: Final = 1.0
 class Work:
     """One claim in hand: its flow, and what the flow waits for."""
 
-    __slots__ = ("claim", "flow", "job", "operation", "request", "terms")
+    __slots__ = ("claim", "flow", "job", "operation", "request", "span", "terms")
 
     def __init__(self, claim: Claim, operation: Any, terms: Terms) -> None:
         self.claim = claim
@@ -64,6 +66,8 @@ class Work:
         self.flow: Coroutine[Request[Any], Any, None] = (send if claim.kind == SEND else look)(claim, terms)
         self.request: Any = None
         self.job: Job | None = None
+        # What is traced of it, where anything is.
+        self.span: Any = None
 
 
 class Engine:
@@ -120,6 +124,7 @@ class Engine:
         self._pause_s = _TROUBLE_FIRST_S
         self._counted = False
         self._learnt: dict[tuple[Any, ...], Terms] = {}
+        self._watcher = telemetry.Watcher()
         store = opened.store
         self._at_once: dict[type[Request[Any]], Callable[[Work, Any], Any]] = {
             Clock: lambda _work, _request: store.now(),
@@ -183,8 +188,10 @@ class Engine:
                 self._pause_s = _TROUBLE_FIRST_S
             except CommitUnknown:
                 raise
-            except LedgerUnavailable:
+            except LedgerUnavailable as error:
                 # Nothing was recorded. What is in hand stays in hand, and nothing is claimed meanwhile.
+                if self._pause_s == _TROUBLE_FIRST_S:
+                    telemetry.unavailable(error, pause_s=_TROUBLE_LAST_S)
                 self._pause_until = mono + self._pause_s
                 self._pause_s = min(self._pause_s * 2, _TROUBLE_LAST_S)
         started, self._starting = self._starting, []
@@ -273,6 +280,7 @@ class Engine:
             until=until,
             clock=self._opened.session.clock,
             function=function,
+            scope=self._watcher.scope(work.span),
         )
         work.job = job
         self._running[job] = work.claim.kind
@@ -349,6 +357,7 @@ class Engine:
             # Somebody took this life for gone: what it had decided is void, and a fresh one goes on.
             self._opened.session.retired(epoch)
             self._epoch = None
+            telemetry.lost(epoch)
 
     def _granted(self, work: Work, at: float | None, *, since: tuple[float, float]) -> None:
         within_s = work.request.within_s
@@ -376,6 +385,7 @@ class Engine:
             work.flow = _unfit(claim)
         else:
             work = Work(claim, operation, terms)
+        work.span = self._watcher.begin(claim)
         self._step(work, None)
 
     def _terms_of(self, operation: Any) -> Terms:
@@ -411,6 +421,18 @@ class Engine:
     def _note_end(self, work: Work, *, recorded: bool) -> None:
         ending = work.request.ending
         self.ended[ending.phase if recorded else "late"] += 1
+        self._watcher.end(work.span, ending, recorded=recorded)
+
+    def snapshot(self) -> DispatcherSnapshot:
+        """Return what it has done and what it has in hand."""
+        swept = self._swept
+        return DispatcherSnapshot(
+            ended=dict(self.ended),
+            in_hand=self.in_hand,
+            running=len(self._running),
+            lag_s=max(0.0, -(swept.next_due_s or 0.0)),
+            paused=tuple(sorted(swept.paused)),
+        )
 
     # --- looking around
 

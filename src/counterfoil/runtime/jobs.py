@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import Context as Context_
 from typing import Any
 
 from counterfoil.outbox.requests import Unsent
@@ -32,9 +33,10 @@ class Job:
         until: (boot clock, wall clock) after which it must not begin any more, or None.
         clock: where these come from.
         function: what says whether calling the handler gives a coroutine.
+        scope: what it is to run in, or None.
     """
 
-    __slots__ = ("_clock", "_done", "_given", "_until", "cancelled", "context", "function", "handler")
+    __slots__ = ("_clock", "_done", "_given", "_until", "cancelled", "context", "function", "handler", "scope")
 
     def __init__(
         self,
@@ -46,15 +48,24 @@ class Job:
         until: tuple[float, float] | None,
         clock: Clock,
         function: Callable[..., Any] | None = None,
+        scope: Context_ | None = None,
     ) -> None:
         self.handler = handler
         self.function = function or handler
         self.context = context
+        self.scope = scope
         self.cancelled: Callable[[], None] | None = None
         self._given = given
         self._done = done
         self._until = until
         self._clock = clock
+
+    def within(self, work: Callable[[Job], None]) -> None:
+        """Do something with it, in its scope."""
+        if self.scope is None:
+            work(self)
+        else:
+            self.scope.run(work, self)
 
     def begin(self) -> Any:
         """Call the handler, in this thread: an awaitable, a reply, or that it was too late.

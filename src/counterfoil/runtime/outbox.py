@@ -15,8 +15,9 @@ from counterfoil.outbox.lanes import Lane
 from counterfoil.outbox.receipts import Receipt, receipt_of
 from counterfoil.protocol import keys
 from counterfoil.protocol.keys import outbox_key
-from counterfoil.runtime import nudges, outbox_acts
+from counterfoil.runtime import nudges, outbox_acts, telemetry
 from counterfoil.runtime.desks import Opened
+from counterfoil.runtime.snapshots import OutboxSnapshot, snapshot_of
 from counterfoil.staging import driver_module
 
 POLL_FIRST_S: Final = 0.005
@@ -113,8 +114,10 @@ class Outbox:
         driver = driver_module(connection)
         if driver.is_async(connection):
             raise UsageError("this connection is one of asyncio", hint="stage through it with AsyncOutbox")
-        made = self.opened.prepared(driver, connection, intents)
-        driver.stage(connection, self.opened.store.staging(made), self.opened.session.ledger)
+        with telemetry.staging() as staged:
+            made = self.opened.prepared(driver, connection, intents, trace=staged.trace)
+            driver.stage(connection, self.opened.store.staging(made), self.opened.session.ledger)
+            staged.over(made)
         return [StagedIntent(intent.effect_id, intent.key) for intent in made]
 
     def nudge(self) -> None:
@@ -154,6 +157,27 @@ class Outbox:
     def depth(self) -> builtins.list[tuple[str, str, int, float | None]]:
         """Return (recipient, state, how many, since when the oldest) of what has not ended."""
         return self.opened.view.depth()
+
+    def snapshot(self) -> OutboxSnapshot:
+        """Return how much waits, how late it is, and how old the oldest uncertain one: for gauges of any kind."""
+        return snapshot_of(self.opened.view)
+
+    def report_gauges(self) -> None:
+        """Report `snapshot` through OpenTelemetry from now on, for as long as the outbox is in use.
+
+        One process of an application does so; the numbers are those of the whole outbox.
+
+        Raises:
+            UsageError: the application has not loaded OpenTelemetry's metrics.
+        """
+        if telemetry.loaded("metrics") is None:
+            raise UsageError(
+                "OpenTelemetry's metrics are not loaded",
+                code="missing-extra",
+                hint="install counterfoil[otel], and set a meter provider before",
+            )
+        self.opened.open()
+        telemetry.gauges(weakref.WeakMethod(self.snapshot))
 
     def lanes(self) -> builtins.list[tuple[str, int, str | None, float | None, str | None]]:
         """Return (lane, how many wait, why it stands still, since when, effect id of its head)."""

@@ -11,7 +11,7 @@ from counterfoil.ledgers.sqlite.outbox import SqliteOutbox
 from counterfoil.ledgers.sqlite.outbox_lanes import advance, release
 from counterfoil.ledgers.sqlite.outbox_turn import ATTEMPT, READY, RECEIPT, insert, marks
 from counterfoil.ledgers.sqlite.reader import Reader
-from counterfoil.ports.outbox_store import Act, AttemptRow, Consequence, Requeue, Story
+from counterfoil.ports.outbox_store import Act, Ages, AttemptRow, Consequence, Requeue, Story
 from counterfoil.protocol import standings
 
 _INTENT: Final = (
@@ -36,6 +36,16 @@ _IN_HAND: Final = (
     " JOIN counterfoil_attempt a ON a.seq >= d.low AND a.owner = d.epoch"
     " LEFT JOIN counterfoil_receipt c ON c.attempt = a.seq JOIN counterfoil_intent i ON i.seq = a.intent"
     " WHERE d.ended = 0 AND c.attempt IS NULL GROUP BY i.recipient"
+)
+_OLDEST_DUE: Final = "SELECT min(due) FROM counterfoil_ready WHERE due <= ? AND state <> 'blocked'"
+# Uncertain ones nobody has decided about, and those that a person has to look at before they end.
+_UNSURE: Final = (
+    "SELECT count(*), min(u.at) FROM (SELECT c.at FROM counterfoil_receipt c"
+    " JOIN counterfoil_intent i ON i.seq = c.intent"
+    " WHERE c.final = 1 AND c.phase = 'uncertain' AND c.phase <> 'accepted' AND NOT EXISTS"
+    " (SELECT 1 FROM counterfoil_act a WHERE a.scope = i.effect_id AND a.name = 'decide')"
+    " UNION ALL SELECT since FROM counterfoil_ready WHERE due IS NULL AND kind = 'look'"
+    " AND state IN ('needs-operator', 'quarantined')) u"
 )
 _LANES: Final = (
     "SELECT r.lane, count(*), h.stuck, h.since, (SELECT i.effect_id FROM counterfoil_intent i"
@@ -87,6 +97,12 @@ class SqliteOutboxView:
         """Return (lane, how many wait, why it stands still, since when, effect id of its head)."""
         found = self._reader.query(lambda c: c.execute(_LANES))
         return [(lane, count, stuck, since, head) for lane, count, stuck, since, head in found]
+
+    def ages(self) -> Ages:
+        """Return how long the oldest ones wait."""
+        now = self._store.now()
+        due, unsure = self._reader.query(lambda c: (c.execute(_OLDEST_DUE, (now,)), c.execute(_UNSURE)))
+        return Ages.of(due[0][0], (unsure[0][0], unsure[0][1]), now=now)
 
     def act(self, act: Act, work: Callable[[Story | None], Consequence]) -> None:
         """Record what a person did, with what follows from it, in one transaction."""
