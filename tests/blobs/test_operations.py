@@ -22,8 +22,10 @@ from counterfoil import (
     Blobs,
     Broker,
     Budget,
+    Context,
     Dispatcher,
     EffectUnresolved,
+    Evidence,
     Grant,
     NameConflict,
     Outbox,
@@ -147,6 +149,31 @@ def test_authority_that_is_taken_away_while_it_is_written_keeps_it_invisible(
         time.sleep(0.005)
     assert not broker.report().permits
     assert not looped.report().permits
+    assert on_their_way(root) == []
+
+
+class Closed:
+    """A permit whose gate somebody else has won, after all bytes were let pass."""
+
+    deadline = float("inf")
+
+    def __init__(self, seen: Any) -> None:
+        self.seen = seen
+
+    def offered(self, _count: int) -> bool:
+        return True
+
+    def dispatch(self, **_facts: Any) -> None:
+        assert self.seen() == []
+        raise Rejected(Evidence("revoked"))
+
+
+@pytest.mark.rule("B2", "K2")
+def test_the_gate_is_taken_after_the_last_byte_and_before_anybody_can_see_the_blob(blobs: Blobs, root: Path) -> None:
+    permit: Any = Closed(lambda: list(blobs.references()))
+    outcome = blobs.put(b"all of it").perform(Context("k", 1, None), permit)
+    assert outcome == Rejected(Evidence("revoked"))
+    assert list(blobs.references()) == []
     assert on_their_way(root) == []
 
 
