@@ -32,6 +32,7 @@ CAMPAIGNS: Final[dict[str, tuple[Callable[[Arena], None], float]]] = {
     "sync": (sync.campaign, 0.1),
     "outbox": (outbox.campaign, 0.2),
     "blobs": (blobs.campaign, 0.1),
+    "outbox-postgres": (outbox.postgres_campaign, 0.2),
     "restarts": (restarts.campaign, 0.15),
     "wires": (wires.campaign, 0.15),
     "machines": (machines.campaign, 0.05),

@@ -12,15 +12,23 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any, Final
+from urllib.parse import urlsplit
 from zlib import crc32
+
+import psycopg
 
 from counterfoil import UNASKABLE, Contract, Dispatcher, Evidence, Failed, Outbox, Receipt, Recipient, Rejected
 from counterfoil.outbox.terms import Terms
 from tests.outbox.application import connected
+from tests.servers.proxy import Act, Piece, Proxy
 from tests.torture.arena import Arena, Site, site
+from tests.torture.postgres.place import PostgresSite, cluster_of, postgres_site
 from tests.torture.processes import Crew, Worker
 from tests.torture.recipient import Client
 
@@ -30,6 +38,7 @@ TERMS: Final = Terms(timeout_s=5.0, backoff_s=0.02, backoff_max_s=0.2, looks=6, 
 RESENDS: Final = 2
 POLICIES: Final = ("asked", "dumb", "keyed")
 LANDS_S: Final = 0.002
+LOST_ONE_IN: Final = 60
 
 
 @dataclass(frozen=True)
@@ -94,11 +103,14 @@ def recipients(client: Client, *, lethal: bool) -> list[Recipient]:
     return made
 
 
+def at(place: Site, engine: str) -> str:
+    """Return the ledger's address, for one library where there are two."""
+    return place.url if isinstance(place, PostgresSite) else place.opened_with(engine)
+
+
 def dispatches(connection: Connection, place: Site, engine: str) -> None:
     """Dispatch until it is told to stop."""
-    dispatcher = Dispatcher(
-        place.opened_with(engine), recipients(place.client, lethal=True), terms=TERMS, concurrency=8
-    )
+    dispatcher = Dispatcher(at(place, engine), recipients(place.client, lethal=True), terms=TERMS, concurrency=8)
     connection.send("ready")
     with dispatcher:
         while not connection.poll(0):
@@ -109,29 +121,75 @@ def dispatches(connection: Connection, place: Site, engine: str) -> None:
 def stages(connection: Connection, place: Site, engine: str, seed: int) -> None:
     """Run transactions of the application until it is told to stop; it may be killed anywhere."""
     chance = random.Random(seed)
-    outbox = Outbox(place.opened_with(engine))
+    outbox = Outbox(at(place, engine))
     outbox.migrate()
     known = recipients(place.client, lethal=False)
-    number = 0
-    with connected(place.database, engine) as database:
-        while not connection.poll(0):
-            number += 1
-            # One that is killed mid-way goes on under another seed.
-            key = f"{seed}-{number}"
-            database.execute("BEGIN IMMEDIATE")
-            database.execute("INSERT INTO orders (id) VALUES (?)", (key,))
-            recipient = chance.choice(known)
-            lane = f"lane{chance.randrange(LANES)}" if chance.random() < 0.3 else None
-            outbox.stage(database, recipient.operations["send"](key=key), key=key, lane=lane)
-            if chance.random() < 0.2:
-                database.execute("SAVEPOINT inside")
-                database.execute("INSERT INTO orders (id) VALUES (?)", (f"{key}-inside",))
-                outbox.stage(
-                    database, recipient.operations["send"](key=f"{key}-inside"), key=f"{key}-inside", lane=lane
-                )
-                if chance.random() < 0.5:
-                    database.execute("ROLLBACK TO inside")
-            database.execute("ROLLBACK" if chance.random() < 0.1 else "COMMIT")
+    numbers = count(1)
+    while not connection.poll(0):
+        # A COMMIT that nobody answers ends the connection, and the application goes on.
+        with suppress(psycopg.OperationalError), application(place, engine) as database:
+            while not connection.poll(0):
+                # One that is killed mid-way goes on under another seed.
+                _one(database, f"{seed}-{next(numbers)}", outbox, (chance, known))
+
+
+def _one(database: Any, key: str, outbox: Outbox, drawn: tuple[random.Random, list[Recipient]]) -> None:
+    """Run one transaction of the application."""
+    chance, known = drawn
+    on_a_server = isinstance(database, psycopg.Connection)
+    database.execute("BEGIN" if on_a_server else "BEGIN IMMEDIATE")
+    lane = f"lane{chance.randrange(LANES)}" if chance.random() < 0.3 else None
+    recipient = chance.choice(known)
+
+    def order(key: str) -> None:
+        database.execute(f"INSERT INTO orders (id) VALUES ('{key}')")
+        outbox.stage(database, recipient.operations["send"](key=key), key=key, lane=lane)
+
+    order(key)
+    if chance.random() < 0.2:
+        database.execute("SAVEPOINT inside")
+        order(f"{key}-inside")
+        if chance.random() < 0.5:
+            database.execute("ROLLBACK TO SAVEPOINT inside")
+    end = chance.random()
+    if end < 0.1:
+        database.execute("ROLLBACK")
+        return
+    if end < 0.11:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end < 0.12 and on_a_server:
+        database.pgconn.send_query(b"COMMIT")
+        database.pgconn.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    database.execute("COMMIT")
+    if end < 0.13:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Breaks:
+    """A rule of the proxy: one COMMIT in so many is lost, or its reply is, or it is held up until the next."""
+
+    def __init__(self, chance: random.Random, *, one_in: int) -> None:
+        self._chance = chance
+        self._one_in = one_in
+        self.lost = 0
+
+    def __call__(self, piece: Piece) -> Act:
+        if not piece.request or b"COMMIT" not in piece.data or self._chance.randrange(self._one_in):
+            return Act.PASS
+        self.lost += 1
+        return self._chance.choice((Act.CUT, Act.LOSE_REPLY, Act.LOSE_END, Act.PASS_THEN_CUT))
+
+
+@contextmanager
+def application(place: Site, engine: str) -> Iterator[Any]:
+    """Open the application's own connection."""
+    if isinstance(place, PostgresSite):
+        with psycopg.connect(place.address.partition("?")[0], autocommit=True) as connection:
+            yield connection
+    else:
+        with connected(place.database, engine) as database:
+            yield database
 
 
 def campaign(arena: Arena, *, dispatchers: int = 6, engines: tuple[str, ...] = ("apsw", "sqlite3")) -> None:
@@ -139,25 +197,47 @@ def campaign(arena: Arena, *, dispatchers: int = 6, engines: tuple[str, ...] = (
     for engine in engines:
         with Crew() as crew:
             place = site(arena, crew, engine)
-            with connected(place.database, engine) as database:
-                database.execute("CREATE TABLE orders (id TEXT PRIMARY KEY)")
-            _Market(arena, crew, place, dispatchers=dispatchers).run(arena.seconds / len(engines))
+            Market(arena, crew, place, dispatchers=dispatchers).run(arena.seconds / len(engines))
 
 
-class _Market:
+def postgres_campaign(arena: Arena, *, dispatchers: int = 6) -> None:
+    """Run one site on PostgreSQL; its owners are found gone by their hearts."""
+    with cluster_of(arena, durable=False) as cluster, Crew() as crew:
+        place = postgres_site(arena, crew, cluster, options="?beat=0.2&timeout=20&pool=3")
+        with Proxy(cluster.port, keep=False) as proxy:
+            proxy.rule = breaks = Breaks(arena.random, one_in=LOST_ONE_IN)
+            Market(arena, crew, place, dispatchers=dispatchers, wire=proxy.port).run(arena.seconds)
+            arena.say(f"{breaks.lost} COMMITs or their replies were lost")
+
+
+class Market:
     """The processes of one site, and the blows that they get."""
 
-    def __init__(self, arena: Arena, crew: Crew, place: Site, *, dispatchers: int) -> None:
+    def __init__(self, arena: Arena, crew: Crew, place: Site, *, dispatchers: int, wire: int | None = None) -> None:
         self._arena = arena
         self._crew = crew
         self._place = place
+        # What the processes are told; the judge has a wire of its own, which does not break.
+        self._told = place
+        if isinstance(place, PostgresSite) and wire is not None:
+            parts = urlsplit(place.address)
+            netloc = f"{parts.username}@127.0.0.1:{wire}"
+            self._told = place.at(parts._replace(netloc=netloc).geturl())
         self._seed = arena.seed * 1000
         self._stopped: dict[Worker, float] = {}
         self._ready: set[Worker] = set()
+        with application(place, place.engine) as database:
+            database.execute("CREATE TABLE orders (id TEXT PRIMARY KEY)")
+        with Outbox(place.url):
+            pass
         self._dispatchers = [self._dispatcher() for _ in range(dispatchers)]
         self._stager = self._new_stager()
 
     def run(self, seconds: float) -> None:
+        # The time counts from when there is somebody to be killed.
+        give_up = time.monotonic() + PATIENCE_S
+        while not any([self._is_ready(worker) for worker in self._dispatchers]) and time.monotonic() < give_up:
+            time.sleep(0.01)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._blow()
@@ -215,11 +295,11 @@ class _Market:
         self._crew.dismiss(worker)
 
     def _dispatcher(self) -> Worker:
-        return self._crew.start(dispatches, self._place, self._engine())
+        return self._crew.start(dispatches, self._told, self._engine())
 
     def _new_stager(self) -> Worker:
         self._seed += 1
-        return self._crew.start(stages, self._place, self._engine(), self._seed)
+        return self._crew.start(stages, self._told, self._engine(), self._seed)
 
     def _engine(self) -> str:
         # Between processes either library may be used.
@@ -259,10 +339,11 @@ class _Market:
         created = {line["key"] for line in log if line["what"] == "created"}
         self._arena.counts.sends += received.total()
         places: dict[str, list[tuple[int, str]]] = defaultdict(list)
-        with Outbox(self._place.url) as outbox, connected(self._place.database, self._place.engine) as database:
+        with Outbox(self._place.url) as outbox, application(self._place, self._place.engine) as database:
+            table = "counterfoil.intent" if isinstance(self._place, PostgresSite) else "counterfoil_intent"
             orders = {row[0] for row in database.execute("SELECT id FROM orders").fetchall()}
             rows = database.execute(
-                "SELECT key, recipient, effect_id, lane, place FROM counterfoil_intent ORDER BY seq"
+                f"SELECT key, recipient, effect_id, lane, place FROM {table} ORDER BY seq"
             ).fetchall()
             if orders != {row[0] for row in rows}:
                 self._problem(f"rows without an intent or intents without a row: {orders ^ {row[0] for row in rows}}")
