@@ -43,7 +43,7 @@ class Play:
         requests: what flows have asked for, in order.
         gone: epochs that are over.
         refusing: may give an error for an append, which then records nothing.
-        before: called with each request before it is answered: somebody else may act there.
+        before: called with each request before it is answered: somebody else may act there, or the ledger may fail.
         wall: the time on the wall clock; pausing moves it on.
         mono: the time on the monotonic clock, which goes on beside it.
     """
@@ -93,9 +93,9 @@ class Play:
             except StopIteration as done:
                 return done.value
             self.requests.append(request)
-            self.before(request)
             answer, error = None, None
             try:
+                self.before(request)
                 answer = self._answer(request)
             except BaseException as raised:
                 error = raised

@@ -101,8 +101,8 @@ def _bytes_of(value: Any) -> bytes:
         return type(value).__name__.encode()
 
 
-async def keep_late(scope: Scope, name: str, late: codec.LateBody) -> bool:
-    """Keep a fact that came after the outcome; return False if the same was there already.
+async def keep_late(scope: Scope, name: str, late: codec.LateBody) -> None:
+    """Keep a fact that came after the outcome, unless the same was there already.
 
     Evidence of acceptance also competes for the send-right of whatever could still be sent: the next attempt,
     and the name under which a person allowed a repeat.
@@ -111,7 +111,7 @@ async def keep_late(scope: Scope, name: str, late: codec.LateBody) -> bool:
     while True:
         seen = look(scope.history, name)
         if any(record.body == body for record in seen.notes):
-            return False
+            return
         if late.claims == "accepted" and not late.pending:
             if seen.state not in states.FINAL:
                 await close(name, len(seen.attempts) + 1, late)
@@ -120,7 +120,7 @@ async def keep_late(scope: Scope, name: str, late: codec.LateBody) -> bool:
         slot = slots.note(name, len(seen.notes) + 1)
         filled = await record(Draft(slot=slot, kind=records.NOTE, phase="late", body=body))
         if filled.ours:
-            return True
+            return
         # Another note came first, and if it is a decision it may name something that could still be sent.
         await Read()
 

@@ -11,7 +11,7 @@ import msgspec
 from counterfoil.effects.record import record
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import NameConflict
-from counterfoil.protocol import codec, records, slots, states
+from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Call, Now, Pause, Raised, Returned
 from counterfoil.protocol.retries import next_due
@@ -68,9 +68,7 @@ async def step(scope: Scope, call: StepCall) -> bytes:
             return found
         scope.open_for(f"step {call.name!r}")
         number = 1
-        state = states.ABSENT
         while (failed := scope.history.get(slots.step_failed(call.name, number))) is not None:
-            state = states.STEP.next(state, "failed") or states.ABSENT
             number += 1
             due = scope.history.parse(failed, codec.StepFailedBody).due
             await until(due, at_most_s=longest(call.retry))
