@@ -34,7 +34,7 @@ async def test_an_event_is_accepted_with_the_acknowledgement_of_its_stream(strea
     assert message.headers == {
         "Trace": "a-1",
         "Nats-Expected-Stream": stream.name,
-        "Nats-Msg-Id": details["message_id"],
+        "Nats-Msg-Id": details["key"],
     }
 
 
@@ -50,7 +50,7 @@ async def test_an_effect_is_published_once_and_its_message_id_is_its_key(stream,
         (view,) = [one for one in await life.effects() if one.run_id == "order-42"]
     (message,) = await stream.messages()
     assert message.headers["Nats-Msg-Id"] == view.effect_key
-    assert first.evidence.details["message_id"] == view.effect_key
+    assert first.evidence.details["key"] == view.effect_key
 
 
 @pytest.mark.rule("X3", "X7", "V1")

@@ -81,7 +81,7 @@ async def test_a_confirm_is_accepted_and_the_message_is_persistent(broker, broke
     assert set(rabbit.PROMISES) <= set(outcome.evidence.promises)
     (message,) = await messages(broker, name)
     assert (message.body, message.headers, message.delivery_mode) == (b'{"n":1}', {"A": "b"}, 2)
-    assert message.message_id == (outcome.evidence.details or {})["message_id"]
+    assert message.message_id == (outcome.evidence.details or {})["key"]
 
 
 @pytest.mark.rule("V6")

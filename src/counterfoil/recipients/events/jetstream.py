@@ -95,7 +95,7 @@ class JetStream:
             raise Unsent("refused-by-policy", reason="budget-bytes-out")
         permit.dispatch(peer=connection.peer)
         facts.dispatched, facts.reached, facts.bytes_offered = True, "sent", size
-        facts.more["message_id"] = key
+        facts.more["key"] = key
         self._sent[key] = digest
         while len(self._sent) > REMEMBERED_MAX:
             self._sent.popitem(last=False)

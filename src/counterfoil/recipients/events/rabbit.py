@@ -171,7 +171,7 @@ class Rabbit:
             raise Unsent("refused-by-policy", reason="budget-bytes-out")
         permit.dispatch(peer=line.peer)
         facts.dispatched, facts.reached, facts.bytes_offered = True, "sent", size
-        facts.more["message_id"] = key
+        facts.more["key"] = key
         return line
 
     def _judged(self, publishing: asyncio.Task[Any], facts: Facts, why: str) -> Outcome[Any]:
