@@ -6,6 +6,7 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from types import NoneType
 from typing import Any, Final, Self, TypeVar
 
@@ -13,7 +14,8 @@ import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.rows import tuple_row
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ class Overdue(psycopg.OperationalError):
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection of ours, in autocommit, without state in its session, so that a pooler may be in between.
+    """A connection of ours, in autocommit. Its session keeps statements only where no pooler is in between.
 
     Attributes:
         give_up: when to stop waiting for an answer (`time.monotonic`).
@@ -43,6 +45,15 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     give_up: float = 0.0
     wait_cancelled: bool = False
     fresh_until: float = 0.0
+
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn, row_factory=tuple_row)
+        # Whether its session may keep statements (None: nobody has asked yet), and which it keeps, by what they say.
+        self._may_keep: bool | None = None
+        self._kept: dict[bytes, bytes] = {}
+        self._names = count()
+        self._poll = select.poll()
+        self._polled = 0
 
     @classmethod
     def open(cls, conninfo: str) -> Self:
@@ -85,24 +96,55 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         socket = self.pgconn.socket
         patience = _Patience()
         with patience:
-            wanted = next(gen)
-            while True:
-                ready = patience.through(partial(self._wait, socket, _events(wanted)))
-                if ready is not None:
-                    try:
+            try:
+                wanted = next(gen)
+                while True:
+                    ready = patience.through(partial(self._wait, socket, _events(wanted)))
+                    if ready is not None:
                         wanted = gen.send(_ready(ready))
-                    except StopIteration as done:
-                        return done.value  # type: ignore[no-any-return]
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
 
-    def ask(self, question: bytes, values: Sequence[bytes | None], types: Sequence[int]) -> PGresult:
+    def ask(
+        self, question: bytes, values: Sequence[bytes | None], types: Sequence[int], *, often: bool = False
+    ) -> PGresult:
         """Ask one question with binary parameters, and return its binary answer.
 
         An interrupt is passed on when the answer is there; a second one at once.
 
+        Args:
+            question: one statement.
+            values: its parameters.
+            types: their types.
+            often: it is asked again and again: its session shall keep it, if no pooler is in between.
+
         Raises:
             psycopg.Error: what the server said; a connection that is not idle then leaves the end unknown.
         """
-        self.pgconn.send_query_params(question, values, types, [_BINARY] * len(values), _BINARY)
+        if often and self._keeps(question, types):
+            try:
+                return self._asked(lambda: self._send_kept(question, values))
+            except errors.InvalidSqlStatementName:
+                # Something in between changes sessions after all; nothing was done.
+                self._may_keep = False
+        return self._asked(
+            lambda: self.pgconn.send_query_params(question, values, types, [_BINARY] * len(values), _BINARY)
+        )
+
+    def _keeps(self, question: bytes, types: Sequence[int]) -> bool:
+        if self._may_keep is None:
+            self._may_keep = self.direct()
+        if self._may_keep and question not in self._kept:
+            name = b"counterfoil_%d" % next(self._names)
+            self._asked(lambda: self.pgconn.send_prepare(name, question, types))
+            self._kept[question] = name
+        return self._may_keep
+
+    def _send_kept(self, question: bytes, values: Sequence[bytes | None]) -> None:
+        self.pgconn.send_query_prepared(self._kept[question], values, [_BINARY] * len(values), _BINARY)
+
+    def _asked(self, send: Callable[[], None]) -> PGresult:
+        send()
         patience = _Patience()
         answers: list[PGresult] = []
         with patience:
@@ -146,9 +188,10 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             answers.append(answer)
 
     def _wait(self, socket: int, events: int) -> int:
-        poll = select.poll()
-        poll.register(socket, events)
-        found = poll.poll(max(0.0, self.give_up - time.monotonic()) * 1000)
+        if events != self._polled:
+            self._poll.register(socket, events)
+            self._polled = events
+        found = self._poll.poll(max(0.0, self.give_up - time.monotonic()) * 1000)
         if not found:
             self.close()
             raise Overdue("the server did not answer in time")

@@ -81,10 +81,16 @@ class Listener:
 
     def tell(self, batch: Sequence[Submission]) -> None:
         """Let others know that something was committed that they may wait for."""
-        self._bell.news.set()
-        if self._poll_s is None and any((one.entry.kind, one.entry.phase) not in _QUIET for one in batch):
+        bell = self._bell
+        if not bell.news.is_set():
+            bell.news.set()
+        if (
+            self._poll_s is None
+            and not bell.said.is_set()
+            and any((one.entry.kind, one.entry.phase) not in _QUIET for one in batch)
+        ):
             self._start("herald", _tell)
-            self._bell.said.set()
+            bell.said.set()
 
     def stop(self) -> None:
         """End both threads."""
@@ -108,7 +114,8 @@ def _tell(bell: _Bell, pool_of: Callable[[], Pool | None], channel: str) -> None
         if pool is None:
             return
         with suppress(CounterfoilError, psycopg.Error), pool.take() as connection:
-            connection.execute("SELECT pg_notify(%s, '')", (channel,))
+            # What is lost with a crash of the server is found by looking.
+            connection.execute("SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, '')", (channel,))
         del pool
         bell.stopped.wait(_APART_S)
 

@@ -10,8 +10,8 @@ import random
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from threading import Condition
 from typing import Final, TypeVar
 
@@ -72,8 +72,7 @@ class Pool:
         """Whether this process is a child of the one that opened it."""
         return os.getpid() != self._process
 
-    @contextmanager
-    def take(self, *, timeout_s: float | None = None) -> Generator[Connection]:
+    def take(self, *, timeout_s: float | None = None) -> Taken:
         """Have a connection for a while; one that is not idle afterwards is thrown away.
 
         Args:
@@ -83,16 +82,7 @@ class Pool:
             LedgerUnavailable: there is none in time; nothing was sent.
         """
         self.usable()
-        give_up = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
-        connection = self._place(give_up)
-        try:
-            if connection is None or connection.stale:
-                connection = self._opened(give_up, connection)
-            connection.give_up = give_up
-            connection.wait_cancelled = False
-            yield connection
-        finally:
-            self._give_back(connection)
+        return Taken(self, time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s))
 
     def read(self, work: Callable[[Connection], T], *, timeout_s: float | None = None) -> T:
         """Do work that records nothing, once more on a fresh connection if the first was stale.
@@ -141,13 +131,30 @@ class Pool:
     def keep(self, connection: Connection) -> None:
         """Take a spare connection in, before the pool is used."""
         self._free.pop()
-        self._give_back(connection)
+        self.give_back(connection)
 
     def close(self) -> None:
         """Close what is free; what is in use is closed when it is given back."""
         if not self.inherited:
             self._closed = True
             _close_all(self._free, self._process)
+
+    def lend(self, give_up: float) -> Connection:
+        """Take a connection out; `give_back` puts it in again.
+
+        Raises:
+            LedgerUnavailable: there is none in time; nothing was sent.
+        """
+        connection = self._place(give_up)
+        try:
+            if connection is None or connection.stale:
+                connection = self._opened(give_up, connection)
+        except BaseException:
+            self.give_back(connection)
+            raise
+        connection.give_up = give_up
+        connection.wait_cancelled = False
+        return connection
 
     def _place(self, give_up: float) -> Connection | None:
         with suppress(IndexError):
@@ -194,7 +201,8 @@ class Pool:
             )
         return connection
 
-    def _give_back(self, connection: Connection | None) -> None:
+    def give_back(self, connection: Connection | None) -> None:
+        """Put a connection in again; one that is not idle is thrown away."""
         if self.inherited:
             return
         if connection is not None and (self._closed or not connection.idle):
@@ -210,6 +218,23 @@ class Pool:
         if self._waiting:
             with self._freed:
                 self._freed.notify()
+
+
+class Taken:
+    """A connection for the time of a `with` block. Not a generator: an append of a lone caller would feel that."""
+
+    __slots__ = ("_connection", "_give_up", "_pool")
+
+    def __init__(self, pool: Pool, give_up: float) -> None:
+        self._pool = pool
+        self._give_up = give_up
+
+    def __enter__(self) -> Connection:
+        self._connection = self._pool.lend(self._give_up)
+        return self._connection
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._pool.give_back(self._connection)
 
 
 def _close_all(free: deque[Connection | None], process: int) -> None:

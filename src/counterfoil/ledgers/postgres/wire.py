@@ -28,7 +28,10 @@ _ITEM: Final = {
 _SIZE: Final = {INT2: 2, INT4: 4, INT8: 8, FLOAT8: 8, BOOL: 1}
 _FLOAT: Final = Struct(">d").unpack
 
+small: Final = Struct(">h").pack
 integer: Final = Struct(">i").pack
+big: Final = Struct(">q").pack
+double: Final = Struct(">d").pack
 
 
 def boolean(value: bool) -> bytes:  # noqa: FBT001 - it is what is encoded

@@ -254,6 +254,47 @@ BEGIN
 END
 $$;
 
+-- Fills one slot, as `append` does where all is well, at half its price; returns the position. Null: it did nothing, and
+-- `append` finds out why not. What is locked is looked at again behind the lock, so that one statement is enough.
+CREATE FUNCTION :schema.append_one(
+    patience_ms integer, space text, name text, whose text, deciding boolean,
+    place text, code smallint, content bytea, id bigint, moment double precision, sum bigint, form smallint
+) RETURNS bigint LANGUAGE plpgsql SET enable_seqscan = off AS $$
+#variable_conflict error
+DECLARE
+    made bigint;
+BEGIN
+    IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    PERFORM set_config('lock_timeout', patience_ms::text, true);
+    IF deciding THEN
+        INSERT INTO :schema.record AS f (run, slot, kind, body, owner, append_id, at, check_sum, format)
+            SELECT r.id, place, code, content, o.id, append_one.id, moment, sum, form
+            FROM :schema.ledger l, :schema.owner o, :schema.run r
+            WHERE l.id = 1 AND l.record = ':schema.record'::regclass::oid
+                AND l.timeline = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
+                AND o.epoch = whose AND o.retired = 0 AND r.namespace = space AND r.run = append_one.name AND NOT r.buried
+            FOR SHARE OF o FOR NO KEY UPDATE OF r
+            ON CONFLICT DO NOTHING RETURNING f.seq INTO made;
+    ELSE
+        INSERT INTO :schema.record AS f (run, slot, kind, body, owner, append_id, at, check_sum, format)
+            SELECT r.id, place, code, content, o.id, append_one.id, moment, sum, form
+            FROM :schema.ledger l, :schema.owner o, :schema.run r
+            WHERE l.id = 1 AND l.record = ':schema.record'::regclass::oid
+                AND l.timeline = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
+                AND o.epoch = whose AND r.namespace = space AND r.run = append_one.name AND NOT r.buried
+            FOR NO KEY UPDATE OF r
+            ON CONFLICT DO NOTHING RETURNING f.seq INTO made;
+    END IF;
+    IF made IS NULL THEN
+        -- Nothing was written that must last.
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    RETURN made;
+END
+$$;
+
 -- Registers a life and returns its epoch; null where a person must accept the ledger first. The same random part again
 -- finds what a lost answer left.
 CREATE FUNCTION :schema.register(random text, label text, beat_s double precision) RETURNS text LANGUAGE plpgsql AS $$
