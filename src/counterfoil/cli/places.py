@@ -166,6 +166,8 @@ def schema_sql(target: object, *, outbox: bool = False) -> str:
         from counterfoil.ledgers.postgres import migrations as postgres
 
         return (postgres.OUTBOX if outbox else postgres.LEDGER).sql(url.schema)
+    if isinstance(url, NatsUrl):
+        raise UsageError("a ledger on JetStream has no schema", hint="its stream is made when a runtime opens it")
     from counterfoil.ledgers.sqlite import migrations as sqlite
 
     return (sqlite.OUTBOX if outbox else sqlite.LEDGER).sql()
