@@ -15,23 +15,32 @@ from typing import Any
 
 import apsw
 
-from benchmarks import endurance, footprint, ours, peers, plots, raw, replay
-from benchmarks.measure import Contender, Result, race
+from benchmarks import endurance, footprint, ours, outbox, peers, plots, postgres, raw, replay
+from benchmarks.measure import Contender
+from benchmarks.tables import compared, show
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about 20 s instead of some minutes; rough")
+    parser.add_argument("--quick", action="store_true", help="about a minute instead of many; rough")
     parser.add_argument("--json", metavar="FILE", help="write everything that was measured, too")
     parser.add_argument("--plot", metavar="FILE", help="draw it (PNG)")
     parser.add_argument("--only", metavar="WORD", help="only the parts whose title has this word")
     parser.add_argument("--folder", help="where the ledgers are written; its disk is what is measured")
+    parser.add_argument(
+        "--grown",
+        metavar="N",
+        type=int,
+        help="effects and intents on record where it is measured what that costs (20,000; the aim is for 1,000,000)",
+    )
     chosen = parser.parse_args()
+    # Servers are started in a temporary folder, too.
+    tempfile.tempdir = chosen.folder
     folder = tempfile.mkdtemp(prefix="counterfoil-bench-", dir=chosen.folder)
     found: dict[str, Any] = {"machine": machine(), "quick": chosen.quick, "parts": {}}
     print(f"{found['machine']}\n")
     try:
-        for title, part in PARTS.items():
+        for title, part in parts(chosen.grown or (2_000 if chosen.quick else 20_000)).items():
             if chosen.only is None or chosen.only in title:
                 here = f"{folder}/{len(found['parts'])}"
                 Path(here).mkdir(parents=True)
@@ -56,34 +65,6 @@ def machine() -> str:
     )
 
 
-def compared(contenders: list[Contender], *, base: str, aims: dict[str, float], rounds: int) -> Any:
-    """A part that races contenders against its first one."""
-
-    def part(folder: str, *, hurried: bool) -> dict[str, Any]:
-        results = race(contenders, folder, rounds=4 if hurried else rounds, slice_s=0.03 if hurried else 0.06)
-        print(f"  {'':38}{'per second':>12}{'of ' + base:>19}{'aim':>6}  ")
-        rates = [result.rate for result in results if result.trouble is None]
-        for result in results:
-            print(_line(result, results[0], aim=aims.get(result.name), among=rates))
-        return {
-            result.name: {"per_s": result.rate, "ratio": result.ratio(results[0]), "rates": result.rates}
-            if result.trouble is None
-            else {"trouble": result.trouble}
-            for result in results
-        }
-
-    return part
-
-
-def _line(result: Result, base: Result, *, aim: float | None, among: list[float]) -> str:
-    if result.trouble is not None:
-        return f"  {result.name:38}{result.trouble}"
-    aimed = "" if aim is None else f"{aim:.2f}"
-    # From a third of the slowest, so that it has a bar too; each doubling is as long as any other.
-    drawn = plots.bar(result.rate, low=min(among) / 3, high=max(among), log=True)
-    return f"  {result.name:38}{result.rate:12,.0f}{result.ratio(base):19.3f}{aimed:>6}  {drawn}"
-
-
 def replayed(folder: str, *, hurried: bool) -> dict[str, Any]:
     effects = 20_000 if hurried else 100_000
     file = replay.write(f"{folder}/run", effects)
@@ -105,10 +86,6 @@ def measured(folder: str, *, hurried: bool) -> dict[str, Any]:
     return {"bytes_per_effect": size, "import_ms": imported}
 
 
-def show(what: str, value: str, aim: str = "") -> None:
-    print(f"  {what:50}{value:>14}{aim:>16}")
-
-
 def lived(folder: str, *, hurried: bool) -> dict[str, Any]:
     samples = endurance.measure(f"{folder}/life", 50_000 if hurried else 1_000_000)
     found = endurance.summary(samples)
@@ -126,6 +103,10 @@ def callers(count: int, *more: Contender, aim: float | None = None) -> Any:
     contenders = [Contender("group commit, two per effect", raw.group(count), count)]
     contenders += [Contender(name, ours.looped(count), count), *more]
     return compared(contenders, base="that floor", aims={} if aim is None else {name: aim}, rounds=16)
+
+
+def parts(grown: int) -> dict[str, Callable[..., dict[str, Any]]]:
+    return {**PARTS, **postgres.parts(grown), **outbox.parts(grown)}
 
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {

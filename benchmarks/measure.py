@@ -6,11 +6,25 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-Slice = Callable[[int], None]
-"""Performs that many effects, durably."""
+
+@dataclass
+class Watch:
+    """How long something took.
+
+    Attributes:
+        wall_s: seconds.
+        cpu_s: processor time of this process, all threads, in seconds; None: somebody else did the work.
+    """
+
+    wall_s: float = 0.0
+    cpu_s: float | None = None
+
+
+Slice = Callable[[int], Watch | None]
+"""Performs that many effects, durably. One that prepares something first returns what its effects alone took."""
 
 Opened = Callable[[str], AbstractContextManager[Slice]]
 """Opens a contender in a folder of its own."""
@@ -40,11 +54,17 @@ class Result:
 
     name: str
     rates: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
     trouble: str | None = None
 
     @property
     def rate(self) -> float:
         return statistics.median(self.rates)
+
+    @property
+    def cost_us(self) -> float | None:
+        """Processor time of this process for an effect, in microseconds; None where others did the work."""
+        return statistics.median(self.cpu_us) if self.cpu_us else None
 
     def ratio(self, base: Result) -> float:
         """The median of the ratios within each round."""
@@ -65,8 +85,32 @@ def race(contenders: list[Contender], folder: str, *, rounds: int, slice_s: floa
                 result.trouble = f"did not run: {type(error).__name__}: {error}"[:150]
         for turn in _shuffled(turns, rounds):
             result, slice_, count = turn
-            result.rates.append(count / _timed(slice_, count))
+            watch = _timed(slice_, count)
+            result.rates.append(count / watch.wall_s)
+            if watch.cpu_s is not None:
+                result.cpu_us.append(watch.cpu_s / count * 1e6)
     return list(results.values())
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Take the time of a block."""
+    watch = Watch()
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield watch
+    watch.wall_s, watch.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+
+
+def after(opened: Opened, count: int) -> Opened:
+    """A contender that has performed so many effects before it is measured."""
+
+    @contextmanager
+    def again(folder: str) -> Iterator[Slice]:
+        with opened(folder) as slice_:
+            slice_(count)
+            yield slice_
+
+    return again
 
 
 def _count(slice_: Slice, step: int, slice_s: float) -> int:
@@ -74,18 +118,18 @@ def _count(slice_: Slice, step: int, slice_s: float) -> int:
     count, taken = step, 0.0
     began = time.perf_counter()
     while time.perf_counter() - began < PILOT_S:
-        taken = _timed(slice_, count)
+        taken = _timed(slice_, count).wall_s
         if taken < slice_s / 2:
             count *= 2
     wanted = max(1, round(count * slice_s / taken / step))
     return wanted * step
 
 
-def _timed(slice_: Slice, count: int) -> float:
+def _timed(slice_: Slice, count: int) -> Watch:
     gc.collect()
-    began = time.perf_counter()
-    slice_(count)
-    return time.perf_counter() - began
+    with watching() as watch:
+        own = slice_(count)
+    return own if isinstance(own, Watch) else watch
 
 
 def _shuffled(turns: list[tuple[Result, Slice, int]], rounds: int) -> Iterator[tuple[Result, Slice, int]]:

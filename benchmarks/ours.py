@@ -1,4 +1,4 @@
-"""Counterfoil on SQLite, in both colours."""
+"""Counterfoil in both colours: on SQLite, or where a URL says."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ def _sync_handler() -> int:
     return 1
 
 
-def _url(folder: str) -> str:
+def _url(folder: str, url: str | None) -> str:
+    if url is not None:
+        return url
     Path(folder).mkdir(parents=True)
     return f"sqlite:///{folder}/ours.db"
 
 
-def blocking(*, request: Any = None, run_size: int | None = None) -> Opened:
+def blocking(*, url: str | None = None, request: Any = None, run_size: int | None = None) -> Opened:
     """One caller; with `run_size` a new run after that many effects."""
 
     @contextmanager
     def opened(folder: str) -> Iterator[Slice]:
         numbers = count()
-        with Runtime(_url(folder)) as runtime:
+        with Runtime(_url(folder, url)) as runtime:
             runs = {"run": runtime.run("r0")}
 
             def slice_(effects: int) -> None:
@@ -49,13 +51,13 @@ def blocking(*, request: Any = None, run_size: int | None = None) -> Opened:
     return opened
 
 
-def threads(callers: int) -> Opened:
+def threads(callers: int, *, url: str | None = None) -> Opened:
     """That many threads, one run."""
 
     @contextmanager
     def opened(folder: str) -> Iterator[Slice]:
         following = count()
-        with Runtime(_url(folder)) as runtime, runtime.run("r") as run:
+        with Runtime(_url(folder, url)) as runtime, runtime.run("r") as run:
 
             def caller(effects: int) -> None:
                 for _ in range(effects):
@@ -76,6 +78,7 @@ def threads(callers: int) -> Opened:
 def looped(
     callers: int,
     *,
+    url: str | None = None,
     sync_handler: bool = False,
     request: Any = None,
     run_size: int | None = None,
@@ -91,7 +94,7 @@ def looped(
     @contextmanager
     def opened(folder: str) -> Iterator[Slice]:
         with asyncio.Runner() as runner:
-            runtime = AsyncRuntime(_url(folder))
+            runtime = AsyncRuntime(_url(folder, url))
             runner.run(runtime.__aenter__())
             following, own = count(), [count() for _ in range(callers)]
             runs = [runtime_run(runner, runtime, "r") for _ in range(callers)]

@@ -89,8 +89,8 @@ def effect_ledger(callers: int) -> Opened:
 _launched = count()
 
 
-def dbos(callers: int) -> Opened:
-    """Steps of one workflow per caller and slice."""
+def dbos(callers: int, *, url: str | None = None) -> Opened:
+    """Steps of one workflow per caller and slice; on SQLite, or where a URL says."""
 
     @contextmanager
     def opened(folder: str) -> Iterator[Slice]:
@@ -101,7 +101,7 @@ def dbos(callers: int) -> Opened:
         DBOS(
             config={
                 "name": "bench",
-                "system_database_url": f"sqlite:///{folder}/dbos.db",
+                "system_database_url": url or f"sqlite:///{folder}/dbos.db",
                 "log_level": "ERROR",
             }
         )

@@ -50,7 +50,7 @@ def draw(found: dict[str, Any], file: str) -> None:
     races = {
         title: {name: row["per_s"] for name, row in rows.items() if "per_s" in row}
         for title, rows in found["parts"].items()
-        if all(isinstance(row, dict) for row in rows.values())
+        if all(isinstance(row, dict) for row in rows.values()) and any("per_s" in row for row in rows.values())
     }
     lives = [rows["samples"] for rows in found["parts"].values() if "samples" in rows]
     heights = [0.9 + 0.32 * len(rows) for rows in races.values()] + [2.6] * len(lives)

@@ -26,7 +26,7 @@ def _connection(folder: str) -> apsw.Connection:
     connection = apsw.Connection(f"{folder}/raw.db")
     connection.execute("PRAGMA journal_mode = wal").fetchall()
     connection.execute("PRAGMA synchronous = full").fetchall()
-    connection.execute(migrations.sql()).fetchall()
+    connection.execute(migrations.LEDGER.sql()).fetchall()
     return connection
 
 
