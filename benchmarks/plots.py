@@ -53,6 +53,9 @@ def draw(found: dict[str, Any], file: str) -> None:
         if all(isinstance(row, dict) for row in rows.values()) and any("per_s" in row for row in rows.values())
     }
     lives = [rows["samples"] for rows in found["parts"].values() if "samples" in rows]
+    if not races and not lives:
+        print("nothing of this is drawn")
+        return
     heights = [0.9 + 0.32 * len(rows) for rows in races.values()] + [2.6] * len(lives)
     figure, axes = plt.subplots(
         len(heights), 1, figsize=(9, sum(heights)), squeeze=False, gridspec_kw={"height_ratios": heights}
