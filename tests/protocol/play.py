@@ -31,6 +31,7 @@ from counterfoil.protocol.requests import (
 )
 
 ME, OTHER = "2.me", "2.other"
+REQUESTS_MAX = 5000
 Refusal = Callable[[Draft], BaseException | None]
 
 
@@ -93,6 +94,7 @@ class Play:
             except StopIteration as done:
                 return done.value
             self.requests.append(request)
+            assert len(self.requests) < REQUESTS_MAX, "this flow does not end"
             answer, error = None, None
             try:
                 self.before(request)
