@@ -103,6 +103,7 @@ async def test_a_reply_of_somebody_else_is_uncertain(stream, brokered, make, rep
 USERS = """authorization { users: [
   { user: root, password: root },
   { user: shop, password: shop, permissions: { publish: { allow: ["s1.>", "$JS.API.STREAM.INFO.*"] } } },
+  { user: deaf, password: deaf, permissions: { subscribe: { deny: ">" } } },
   { user: mute, password: mute, permissions: { publish: { allow: ["s1.ok"] } } },
 ] }"""
 
@@ -131,6 +132,9 @@ async def test_what_the_server_denies_has_failed_at_once_and_harms_nobody(make):
             assert isinstance(outcome, Accepted)
             assert "replicas-unknown" in outcome.evidence.promises
             wrong = make(stream, f"nats://shop:wrong@127.0.0.1:{port}")
-            outcome = await activation.perform(wrong.publish("s1.a", b"x"))
-            assert (type(outcome), outcome.evidence.kind) == (Rejected, "connect-failed")
+            # Nor is anything published of which nobody would hear.
+            deaf = make(stream, f"nats://deaf:deaf@127.0.0.1:{port}")
+            for refused in (wrong, deaf):
+                outcome = await activation.perform(refused.publish("s1.a", b"x"))
+                assert (type(outcome), outcome.evidence.kind) == (Rejected, "connect-failed")
         assert len(await stream.messages()) == 10

@@ -56,7 +56,7 @@ class Connection:
         self._flights = Flights()
         self._inbox = f"{place.inbox_prefix}.{os.urandom(12).hex()}"
         self._ended = asyncio.Event()
-        self._trouble: BaseException | None = None
+        self._trouble: Exception | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._checking = asyncio.Lock()
         self.peer = place.peer(url)
@@ -95,6 +95,10 @@ class Connection:
         except BaseException:
             self.cut()
             raise
+        if self._trouble is not None:
+            # Denied the inbox, we would never hear of anything that we publish.
+            self.cut()
+            raise Unsent("connect-failed", error=_name(self._trouble))
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def _keep(self) -> None:
