@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.servers.finding import Missing
-from tests.torture import activations, blobs, clocks, fork, full, kills, outbox, points, race, stop, sync
+from tests.torture import activations, blobs, clocks, failovers, fork, full, kills, outbox, points, race, stop, sync
 from tests.torture.arena import Arena
 from tests.torture.judge import Counts
 from tests.torture.postgres import frozen, machines, restarts, wires, zombies
@@ -38,6 +38,7 @@ CAMPAIGNS: Final[dict[str, tuple[Callable[[Arena], None], float]]] = {
     "machines": (machines.campaign, 0.05),
     "zombies": (zombies.campaign, 0.2),
     "frozen": (frozen.campaign, 0.2),
+    "failovers": (failovers.campaign, 0.2),
     "activations": (activations.campaign, 0.1),
 }
 PROBLEMS_SHOWN: Final = 20

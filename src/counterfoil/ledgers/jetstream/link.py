@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 _PING_S: Final = 5
-_CONNECT_S: Final = 2.0
+CONNECT_S: Final = 4.0
 
 
 class Lost(Exception):
@@ -51,6 +51,8 @@ class Link:
         self._inbox = f"_INBOX.{os.urandom(12).hex()}"
         self._count = 0
         self._waiting: dict[str, _Waiting] = {}
+        # What the server last complained about, for instance a denied subject: it answers that to nobody in particular.
+        self._complaint = ""
         self.open = False
 
     @property
@@ -58,21 +60,21 @@ class Link:
         """What the server said of itself."""
         return self._client._server_info  # noqa: SLF001 - it is not handed out otherwise
 
-    async def connect(self, place: Place, url: str) -> None:
-        """Connect to one server.
+    async def connect(self, place: Place, url: str, *, timeout_s: float) -> None:
+        """Connect to one server, within so many seconds.
 
         Raises:
             Unreachable: that did not work.
         """
         try:
-            async with asyncio.timeout(2 * _CONNECT_S):
+            async with asyncio.timeout(timeout_s):
                 await self._client.connect(
                     [url],
                     name="counterfoil-ledger",
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
-                    connect_timeout=int(_CONNECT_S),
+                    connect_timeout=int(CONNECT_S),
                     ping_interval=_PING_S,
                     error_cb=self._on_error,
                     closed_cb=self._on_closed,
@@ -82,7 +84,8 @@ class Link:
                 await self._client.flush()
         except (OSError, nats.errors.Error, TimeoutError) as error:
             await self.close()
-            raise Unreachable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
+            text = self._complaint or str(error)
+            raise Unreachable(f"{type(error).__name__}: {text}" if text else type(error).__name__) from error
         self.open = True
 
     async def ask(
@@ -126,7 +129,8 @@ class Link:
             async with asyncio.timeout(patience_s):
                 return await waiting.future
         except TimeoutError:
-            raise Lost("the server does not answer") from None
+            more = f" ({self._complaint})" if self._complaint else ""
+            raise Lost(f"the server does not answer{more}") from None
         finally:
             self._waiting.pop(token, None)
 
@@ -147,7 +151,8 @@ class Link:
             waiting.future.set_result(waiting.messages)
 
     async def _on_error(self, error: Exception) -> None:
-        """What breaks a connection closes it, and what does not is answered to whoever asked."""
+        """Keep what was complained about; what breaks the connection closes it."""
+        self._complaint = str(error)
 
     async def _on_closed(self) -> None:
         self.open = False

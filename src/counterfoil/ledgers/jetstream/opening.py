@@ -76,7 +76,7 @@ async def prepare(store: Store, *, replicas: int | None, create: bool, timeout_s
         LedgerUnavailable: no server can be reached, or it makes no stream.
     """
     deadline = time.monotonic() + timeout_s
-    await _reach(store)
+    await _reach(store, deadline)
     name = store.subjects.stream
     answer = await store.api(f"STREAM.INFO.{name}", {}, deadline=deadline)
     if answer.get("error", {}).get("err_code") == troubles.NOT_FOUND:
@@ -104,9 +104,9 @@ async def prepare(store: Store, *, replicas: int | None, create: bool, timeout_s
     store.seen = max(store.seen, await store.last(store.subjects.all, deadline=deadline))
 
 
-async def _reach(store: Store) -> None:
+async def _reach(store: Store, deadline: float) -> None:
     try:
-        await store.link()
+        await store.link(deadline)
     except Unreachable as error:
         raise LedgerUnavailable(
             f"no connection to NATS: {error}",

@@ -138,20 +138,21 @@ class Reader:
         return rows[:limit]
 
     async def _rows(self, page: Sequence[Message]) -> list[tuple[RunRow, set[tuple[str, str]]]]:
-        rows: list[tuple[RunRow, set[tuple[str, str]]]] = []
-        for message in page:
-            listed = run_listed(message)
-            records = await self.records(listed.namespace, listed.run, 0)
-            if not records:
-                continue  # listed, and then refused
-            by_slot = {record.slot: record for record in records}
-            end = by_slot.get(slots.FINISHED)
-            row = RunRow(
-                run=listed.run,
-                began=listed.began,
-                finished=end.at if end is not None else None,
-                pruned=slots.TOMBSTONE in by_slot,
-                position=message.sequence,
-            )
-            rows.append((row, {(record.kind, record.phase) for record in records}))
-        return rows
+        rows = await asyncio.gather(*map(self._row, page))
+        return [row for row in rows if row is not None]
+
+    async def _row(self, message: Message) -> tuple[RunRow, set[tuple[str, str]]] | None:
+        listed = run_listed(message)
+        records = await self.records(listed.namespace, listed.run, 0)
+        if not records:
+            return None  # listed, and then refused
+        by_slot = {record.slot: record for record in records}
+        end = by_slot.get(slots.FINISHED)
+        row = RunRow(
+            run=listed.run,
+            began=listed.began,
+            finished=end.at if end is not None else None,
+            pruned=slots.TOMBSTONE in by_slot,
+            position=message.sequence,
+        )
+        return row, {(record.kind, record.phase) for record in records}

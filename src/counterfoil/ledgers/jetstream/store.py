@@ -16,7 +16,7 @@ import msgspec
 
 from counterfoil.errors import LedgerUnavailable
 from counterfoil.ledgers.jetstream import troubles
-from counterfoil.ledgers.jetstream.link import Link, Lost, Unreachable
+from counterfoil.ledgers.jetstream.link import CONNECT_S, Link, Lost, Unreachable
 from counterfoil.ledgers.jetstream.messages import Message
 from counterfoil.ledgers.jetstream.place import Place
 from counterfoil.ledgers.jetstream.subjects import Subjects
@@ -33,6 +33,9 @@ _LAG_S: Final = 0.01
 # The server answers for 1024 subjects at most.
 _SUBJECTS_MAX: Final = 1000
 _PAGE_BYTES: Final = 4 << 20
+# A server that gets more than it takes ends the connection, and headers count.
+_HEADERS_BYTES: Final = 512
+_CONNECT_LEAST_S: Final = 0.1
 
 
 class Put(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +93,7 @@ class Store:
     async def put_each(self, many: Sequence[Put], *, deadline: float) -> list[Said]:
         """Publish each once, in order, over one connection, and return what was answered to each."""
         try:
-            link = await self.link()
+            link = await self.link(deadline)
         except Unreachable as error:
             return [Said(text=str(error))] * len(many)
         before = self.seen
@@ -102,7 +105,7 @@ class Store:
             }
             if what.over is not None:
                 headers["Nats-Expected-Last-Subject-Sequence-Subject"] = what.over
-            if len(what.data) > self.server["max_payload"]:
+            if len(what.data) + _HEADERS_BYTES > self.server["max_payload"]:
                 begun.append(Said(text="too large", too_large=True))
                 continue
             try:
@@ -176,7 +179,7 @@ class Store:
             patience_s = min(PATIENCE_S, max(0.0, deadline - time.monotonic()))
             link = None
             try:
-                link = await self.link()
+                link = await self.link(deadline)
                 (message,) = await link.ask(f"$JS.API.{name}", msgspec.json.encode(question), patience_s=patience_s)
             except (Lost, Unreachable) as error:
                 await self.drop(link)
@@ -196,7 +199,7 @@ class Store:
             patience_s = min(_LOOK_S, max(0.0, deadline - time.monotonic()))
             link = None
             try:
-                link = await self.link()
+                link = await self.link(deadline)
                 messages = await link.ask(subject, msgspec.json.encode(question), patience_s=patience_s, many=True)
             except (Lost, Unreachable) as error:
                 # A replica that is stuck was asked; another one may be next. Our own server may be stuck, too.
@@ -212,7 +215,7 @@ class Store:
                 text = f"the stream does not answer: status {status}"
             await _pause(deadline, text)
 
-    async def link(self) -> Link:
+    async def link(self, deadline: float) -> Link:
         """Return the connection, a new one if the last has ended.
 
         Raises:
@@ -228,10 +231,13 @@ class Store:
                 url = self._place.servers[self._next % len(self._place.servers)]
                 link = Link()
                 try:
-                    await link.connect(self._place, url)
+                    timeout_s = max(_CONNECT_LEAST_S, min(CONNECT_S, deadline - time.monotonic()))
+                    await link.connect(self._place, url, timeout_s=timeout_s)
                 except Unreachable as error:
                     trouble = error
                     self._next += 1
+                    if time.monotonic() >= deadline:
+                        break
                     continue
                 self._link = link
                 self.server = dict(link.server)
