@@ -232,7 +232,7 @@ class RecipientError(CounterfoilError):
     """A recipient adapter could not do its part."""
 
     code = "recipient"
-    effect_ran = "unknown"
+    effect_ran: EffectRan = "unknown"
 
 
 class BlobMissing(RecipientError):
