@@ -222,7 +222,8 @@ def test_gauges_without_opentelemetry_are_refused(file: Shop, monkeypatch: pytes
 
 
 @pytest.mark.rule("N5")
-def test_opentelemetry_is_never_imported_by_us(file: Shop) -> None:
+def test_opentelemetry_is_never_imported_by_us(opens: Any) -> None:
+    file = opens("apsw")
     file.order("bo")
     code = (
         "import sys\n"
