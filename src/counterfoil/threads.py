@@ -244,14 +244,15 @@ def _loop() -> asyncio.AbstractEventLoop:
         if _shared.loop is None:
             _shared.loop = asyncio.new_event_loop()
             start_daemon("loop", _shared.loop.run_forever)
-        elif _shared.loop is _running_loop():
+        elif _shared.loop is running_loop():
             nested = asyncio.new_event_loop()
             start_daemon("nested-loop", lambda: _until_stopped(nested))
             return nested
         return _shared.loop
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if one does."""
     import asyncio
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from counterfoil import (
     UNASKABLE,
     Accepted,
+    AsyncRun,
     AsyncRuntime,
     EffectUnresolved,
     Evidence,
@@ -233,3 +235,68 @@ def test_a_finished_run_takes_no_new_wait_with_or_without_a_timeout() -> None:
         for timeout in (None, 0.0, 1.0):
             with pytest.raises(UsageError):
                 run.wait_for("e", "2", timeout=timeout)
+
+
+def plain(run: Run, sku: str, count: int = 1) -> str:
+    return f"{count} {sku}"
+
+
+async def looped(run: AsyncRun, sku: str) -> str:
+    return sku
+
+
+@pytest.mark.rule("E20")
+def test_a_body_that_cannot_be_called_does_not_begin_its_run() -> None:
+    with Runtime("memory:") as runtime:
+        for body, args in [(plain, ()), (plain, ("mug", 2, "more")), (looped, ("mug",)), (lambda: 1, ()), (3, ())]:
+            with pytest.raises(UsageError):
+                runtime.execute("r", body, *args)  # type: ignore[arg-type]
+            assert runtime.show("r") == []
+        assert runtime.execute("r", plain, "mug") == "1 mug"
+
+
+async def test_an_async_body_that_cannot_be_called_does_not_begin_its_run() -> None:
+    async with AsyncRuntime("memory:") as runtime:
+        for body, args in [(looped, ()), (looped, ("mug", 2)), (plain, ("mug",))]:
+            with pytest.raises(UsageError):
+                await runtime.execute("r", body, *args)  # type: ignore[arg-type]
+            assert await runtime.show("r") == []
+        assert await runtime.execute("r", looped, "mug") == "mug"
+
+
+@pytest.mark.parametrize("bodies", [3, [3], {"shop:plain": 3}, {3: plain}, [looped], {"shop:looped": looped}, "plain"])
+def test_what_is_no_body_resumes_nothing(bodies: Any) -> None:
+    with Runtime("memory:") as runtime, pytest.raises(UsageError):
+        runtime.recover(bodies)
+
+
+async def test_what_is_no_async_body_resumes_nothing() -> None:
+    async with AsyncRuntime("memory:") as runtime:
+        for bodies in (3, {"shop:looped": 3}, [plain], {"shop:plain": plain}):
+            with pytest.raises(UsageError):
+                await runtime.recover(bodies)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [-1, "1", 1.5, True])
+def test_a_limit_is_a_number_of_runs(limit: Any) -> None:
+    with Runtime("memory:") as runtime:
+        runtime.execute("r", plain, "mug")
+        for wrong in (
+            lambda: runtime.runs(limit=limit),
+            lambda: runtime.prune(limit=limit),
+            lambda: runtime.runs(finished="yes"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(UsageError):
+                wrong()
+        with pytest.raises(UsageError):
+            runtime.runs(limit=0)
+        assert [run.run_id for run in runtime.runs(limit=1)] == ["r"]
+
+
+def test_an_async_handle_is_made_where_its_loop_runs() -> None:
+    with asyncio.Runner() as runner:
+        runtime = AsyncRuntime("memory:")
+        runner.run(runtime.__aenter__())
+        with pytest.raises(UsageError, match="another event loop"):
+            runtime.run("r")
+        runner.run(runtime.__aexit__(None, None, None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from counterfoil.effects.carry import carrier_of, claim
@@ -14,8 +16,14 @@ from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Read
 
 
-async def start(scope: Scope, body_name: str, args: bytes) -> bytes | None:
+async def start(scope: Scope, body_name: str, args: bytes, *, check: Callable[[], None] | None = None) -> bytes | None:
     """Record a run's start; return the recorded result as JSON if it is finished already.
+
+    Args:
+        scope: the run.
+        body_name: what its body is found by.
+        args: the body's arguments as JSON.
+        check: raises UsageError if the body cannot be called with them; asked before a start is recorded.
 
     Raises:
         NameConflict: the run was started with another body or other arguments.
@@ -27,6 +35,8 @@ async def start(scope: Scope, body_name: str, args: bytes) -> bytes | None:
     if standing is None:
         if (result := result_of(scope.history)) is not None:
             return result
+        if check is not None:
+            check()
         body = codec.StartedBody(body=body_name, args=msgspec.Raw(args))
         draft = Draft(slot=slots.STARTED, kind=records.RUN, phase="started", body=codec.body_of(body), decision=True)
         standing = (await record(draft)).record

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from counterfoil import threads
 from counterfoil.effects import carry, lifetime
 from counterfoil.effects import decide as deciding
 from counterfoil.effects.carry import DEATHS_MAX
@@ -75,7 +77,8 @@ class AsyncRuntime:
         self._session.check()
         if self._started is None:
             raise UsageError("the runtime is not open", hint="use it in an `async with` block", code="not-entered")
-        if self._started.loop is not asyncio.get_running_loop():
+        # None where no loop runs: `run` is a plain method, and may be called there by mistake.
+        if self._started.loop is not threads.running_loop():
             raise UsageError("this AsyncRuntime was entered on another event loop", code="other-loop")
         return self._started
 
@@ -128,7 +131,8 @@ class AsyncRuntime:
         given = codec.encode(list(args), what="the body's arguments")
         name = arguments.body_name(body)
         async with self.run(run_id) as run:
-            if (result := await run._drive(lambda scope: lifetime.start(scope, name, given))) is not None:
+            fits = partial(arguments.callable_with, body, args)
+            if (result := await run._drive(lambda scope: lifetime.start(scope, name, given, check=fits))) is not None:
                 return codec.decode(result)  # type: ignore[no-any-return]
             return await self._carry(run, body, args)  # type: ignore[no-any-return]
 

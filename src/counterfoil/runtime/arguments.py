@@ -223,8 +223,30 @@ def timeout(seconds: float | None) -> float | None:
     return None if seconds is None else keys.seconds(seconds, "timeout")
 
 
+def limit(number: int | None, *, least: int = 1) -> None:
+    """Check how many are wanted at most; None: all."""
+    if number is not None and (type(number) is not int or number < least):
+        raise UsageError(f"limit is None or an int of {least} or more, not {number!r}")
+
+
+def callable_with(body: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Check that `body(run, *args)` is possible, where that can be seen."""
+    try:
+        signature = inspect.signature(body)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(None, *args)
+    except TypeError as error:
+        raise UsageError(
+            f"the body cannot be called with these arguments: {error}", hint="it is called as body(run, *args)"
+        ) from None
+
+
 def coloured(body: Callable[..., Any], *, asynchronous: bool) -> None:
-    """Check that a body has its runtime's colour, where that can be seen."""
+    """Check that a body is one, and has its runtime's colour, where that can be seen."""
+    if not callable(body):
+        raise UsageError(f"a body is a function, not {type(body).__name__}")
     if is_async(body) and not asynchronous:
         raise UsageError("the body is an async function", hint="run it with AsyncRuntime")
     if asynchronous and inspect.isfunction(body) and not is_async(body):
@@ -244,5 +266,10 @@ def body_table(
 ) -> dict[str, Callable[..., Any]]:
     """Make a table from recorded names to bodies."""
     if isinstance(bodies, Mapping):
-        return dict(cast("Mapping[str, Callable[..., Any]]", bodies))
+        table = dict(cast("Mapping[Any, Callable[..., Any]]", bodies))
+        if strange := [name for name in table if not isinstance(name, str)]:
+            raise UsageError(f"bodies are found by their names, not by {strange[0]!r}", hint="write 'module:qualname'")
+        return table
+    if not isinstance(bodies, Iterable):
+        raise UsageError(f"bodies are functions, or a mapping from names to them, not {type(bodies).__name__}")
     return {body_name(body): body for body in bodies}

@@ -12,6 +12,7 @@ from counterfoil.ports.ledger import Retention
 from counterfoil.protocol import codec, keys, records, slots
 from counterfoil.protocol.history import History
 from counterfoil.protocol.records import Draft
+from counterfoil.runtime import arguments
 from counterfoil.runtime.session import Session
 from counterfoil.runtime.views import history, rows
 
@@ -58,6 +59,7 @@ class Pruning:
         keys.seconds(self.older_than_s, "older_than_s")
         if self.deliveries_older_than_s is not None:
             keys.seconds(self.deliveries_older_than_s, "deliveries_older_than_s")
+        arguments.limit(self.limit, least=0)
         if type(self.page) is not int or self.page < 1:
             raise UsageError(f"page must be an int of 1 or more, not {self.page!r}")
 

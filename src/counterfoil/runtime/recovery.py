@@ -51,7 +51,7 @@ class Recovery:
     ) -> None:
         self._runtime = runtime
         self._session = runtime._session
-        self.search = Search(self._session, bodies, deaths_max=deaths_max, told=told)
+        self.search = Search(self._session, bodies, asynchronous=False, deaths_max=deaths_max, told=told)
         self._at_once = _at_once(at_once)
         self._changed = threading.Condition()
         self._active: dict[str, Run | None] = {}
@@ -181,7 +181,7 @@ class AsyncRecovery:
     ) -> None:
         self._runtime = runtime
         self._session = runtime._session
-        self.search = Search(self._session, bodies, deaths_max=deaths_max, told=told)
+        self.search = Search(self._session, bodies, asynchronous=True, deaths_max=deaths_max, told=told)
         self._at_once = _at_once(at_once)
         self._active: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, AsyncRun] = {}

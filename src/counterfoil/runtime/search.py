@@ -39,6 +39,7 @@ class Search:
     Args:
         session: the life that looks.
         bodies: those that may be resumed.
+        asynchronous: whether they are to be async functions, or plain ones.
         deaths_max: when a run is quarantined.
         told: hears what happens.
 
@@ -47,11 +48,13 @@ class Search:
         dry: whether the last look found nothing, now or soon.
     """
 
-    def __init__(self, session: Session, bodies: Bodies, *, deaths_max: int, told: Told) -> None:
+    def __init__(self, session: Session, bodies: Bodies, *, asynchronous: bool, deaths_max: int, told: Told) -> None:
         if type(deaths_max) is not int or deaths_max < 1:
             raise UsageError(f"deaths_max must be an int of 1 or more, not {deaths_max!r}")
         self._session = session
         self._table = arguments.body_table(bodies)
+        for body in self._table.values():
+            arguments.coloured(body, asynchronous=asynchronous)
         self.deaths_max = deaths_max
         self.told = told
         self.again = True

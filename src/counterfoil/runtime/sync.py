@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -127,7 +128,8 @@ class Runtime:
         given = codec.encode(list(args), what="the body's arguments")
         name = arguments.body_name(body)
         with self.run(run_id) as run:
-            if (result := run._drive(lambda scope: lifetime.start(scope, name, given))) is not None:
+            fits = partial(arguments.callable_with, body, args)
+            if (result := run._drive(lambda scope: lifetime.start(scope, name, given, check=fits))) is not None:
                 return codec.decode(result)  # type: ignore[no-any-return]
             return self._carry(run, body, args)
 

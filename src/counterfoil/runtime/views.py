@@ -12,6 +12,7 @@ from counterfoil.ports.ledger import Catalogue
 from counterfoil.protocol import codec, keys, records, slots, states
 from counterfoil.protocol.history import Effect, History, decision_of, look
 from counterfoil.protocol.records import Record
+from counterfoil.runtime import arguments
 from counterfoil.runtime.session import Session
 
 UNRESOLVED: Final = "unresolved"
@@ -103,6 +104,9 @@ class RecordView:
 
 def runs(session: Session, *, finished: bool | None = None, limit: int | None = None) -> list[RunView]:
     """List runs, oldest first."""
+    if finished is not None and type(finished) is not bool:
+        raise UsageError(f"finished is True, False, or None for all runs, not {finished!r}")
+    arguments.limit(limit)
     found = []
     for row in rows(session, finished=finished):
         state = "pruned" if row.pruned else "open" if row.finished is None else "finished"
