@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import ssl
 import time
 
 import pytest
+import trustme
 
-from counterfoil import Accepted, AsyncBroker, Failed, Rejected, Uncertain
+from counterfoil import Accepted, AsyncBroker, Failed, Rejected, Secret, Uncertain
 from tests.events.support import GRANT, Stream, admin
 from tests.servers.nats import NatsCluster
+from tests.servers.starting import server_folder
 
 SOON_S = 0.05
 TRIES = 5
@@ -138,3 +142,37 @@ async def test_what_the_server_denies_has_failed_at_once_and_harms_nobody(make):
                 outcome = await activation.perform(refused.publish("s1.a", b"x"))
                 assert (type(outcome), outcome.evidence.kind) == (Rejected, "connect-failed")
         assert len(await stream.messages()) == 10
+
+
+@pytest.mark.rule("V1", "V2", "B9")
+async def test_over_tls_only_whom_we_trust_gets_anything(make, monkeypatch):
+    authority = trustme.CA()
+    folder = server_folder("nats-tls")
+    try:
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+        (folder / "server.pem").chmod(0o644)
+        files = f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.pem"'
+        settings = f"tls {{ {files} }}\nauthorization {{ token: sesame }}"
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
+        with NatsCluster(1, more=settings) as server:
+            url = f"tls://127.0.0.1:{server.nodes[0].port}"
+            async with admin(url, tls=trusting, token="sesame") as client:
+                await client.jetstream().add_stream(name="S1", subjects=["s1.>"])
+            monkeypatch.setenv("NATS_TOKEN", "sesame")
+            stream = Stream(url, "S1", "s1")
+            auth = Secret("env:NATS_TOKEN")
+            async with AsyncBroker() as broker, broker.activation(grants=[GRANT]) as activation:
+                trusted = make(stream, tls=trusting, auth=auth)
+                assert isinstance(await activation.perform(trusted.publish("s1.a", b"x")), Accepted)
+                monkeypatch.delenv("NATS_TOKEN")
+                assert isinstance(await activation.perform(trusted.publish("s1.a", b"y")), Accepted)
+                for refused, kind in (
+                    (make(stream, auth=Secret(lambda: "sesame")), "connect-failed"),
+                    (make(stream, tls=trusting), "connect-failed"),
+                    (make(stream, tls=trusting, auth=auth), "secret-unavailable"),
+                ):
+                    outcome = await activation.perform(refused.publish("s1.a", b"z"))
+                    assert (type(outcome), outcome.evidence.kind) == (Rejected, kind)
+    finally:
+        shutil.rmtree(folder)

@@ -18,6 +18,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from counterfoil.errors import RecipientError
+from counterfoil.outcomes import Rejected
 from counterfoil.recipients.events import replies, streams
 from counterfoil.recipients.events.facts import Unsent
 from counterfoil.recipients.events.flights import Flight, Flights
@@ -69,6 +70,10 @@ class Connection:
             Unsent: that did not work.
         """
         try:
+            options = self._place.options()
+        except Rejected as rejected:
+            raise Unsent(rejected.evidence.kind, **(rejected.evidence.details or {})) from None
+        try:
             async with asyncio.timeout(timeout_s):
                 await self._client.connect(
                     [self._url],
@@ -84,7 +89,7 @@ class Connection:
                     error_cb=self._on_error,
                     closed_cb=self._on_closed,
                     inbox_prefix=self._place.inbox_prefix,
-                    **self._place.options(),
+                    **options,
                 )
                 await self._client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
                 await self._client.flush()
