@@ -216,7 +216,7 @@ def test_a_life_that_has_beaten_since_it_was_looked_at_is_not_retired(open_ledge
     deadline = time.monotonic() + 5
     sequence, state = observer._run(observer._lives._state(epoch, deadline))
     until(lambda: observer._run(observer._lives._state(epoch, deadline))[0] > sequence)
-    assert not observer._run(observer._lives._retired_at(epoch, sequence, deadline, state))
+    assert not observer._run(observer._lives._retired_at(epoch, sequence, deadline=deadline, state=state))
     assert observed.live(epoch)
 
 

@@ -100,7 +100,7 @@ class Lives:
         if life is not None:
             deadline = time.monotonic() + min(_LEAVE_S, timeout_s or self._timeout_s)
             async with life.lock:
-                while not await self._retired_at(epoch, life.sequence, deadline, life.state):
+                while not await self._retired_at(epoch, life.sequence, deadline=deadline, state=life.state):
                     state = await self._state(epoch, deadline)
                     if state is None or state[1].state == RETIRED:
                         return
@@ -125,7 +125,7 @@ class Lives:
         self._beat_on()
         if not self._watch.look(epoch, sequence, state.beat_s):
             return False
-        return await self._retired_at(epoch, sequence, deadline, state)
+        return await self._retired_at(epoch, sequence, deadline=deadline, state=state)
 
     async def live(self, epoch: str) -> bool:
         """Return whether an own life may still decide."""
@@ -159,7 +159,7 @@ class Lives:
         await self._look(deadline)
         for epoch in list(self._last):
             while (found := await self._state(epoch, deadline)) is not None and found[1].state == LIVE:
-                if await self._retired_at(epoch, found[0], deadline, found[1]):
+                if await self._retired_at(epoch, found[0], deadline=deadline, state=found[1]):
                     break
         self._own.clear()
 
@@ -173,7 +173,7 @@ class Lives:
             except LedgerUnavailable:
                 return
 
-    async def _retired_at(self, epoch: str, sequence: int, deadline: float, state: OwnerState) -> bool:
+    async def _retired_at(self, epoch: str, sequence: int, *, deadline: float, state: OwnerState) -> bool:
         """Retire a life if its last word is still the one at a sequence."""
         over = msgspec.structs.replace(state, state=RETIRED)
         if (await self._publish(epoch, over, expected=sequence, deadline=deadline)).sequence:

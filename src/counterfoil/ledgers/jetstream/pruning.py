@@ -47,7 +47,7 @@ async def bury(
         UsageError: the run is neither finished nor one that holds deliveries alone.
     """
     tombstone, *kept = entries
-    await _tombstone(store, reader, place, tombstone, deadline=time.monotonic() + timeout_s)
+    await _tombstone(store, reader, place, tombstone=tombstone, deadline=time.monotonic() + timeout_s)
     for reply in await writer.fill(kept, kept=True):
         if isinstance(reply, BaseException):
             raise reply
@@ -58,7 +58,7 @@ async def bury(
 
 
 async def _tombstone(
-    store: Store, reader: Reader, place: tuple[str, str], tombstone: Entry, *, deadline: float
+    store: Store, reader: Reader, place: tuple[str, str], *, tombstone: Entry, deadline: float
 ) -> None:
     """Write the tombstone behind the last message of the run that was looked at: nothing comes in between."""
     while True:
