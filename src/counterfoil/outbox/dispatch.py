@@ -99,6 +99,13 @@ async def send(claim: Claim, terms: Terms) -> None:
     await Finish(await ended(claim, terms, granted(standing, now=at), reply=reply))
 
 
+async def overdue(claim: Claim, terms: Terms, *, reply: Reply) -> None:
+    """Record what a send brought after it was given up: a fact counts whenever it comes (rule L8), and nothing else."""
+    ending = await ended(claim, terms, granted(claim.standing, now=await Clock()), reply=reply)
+    if ending.fact:
+        await Finish(ending)
+
+
 async def ended(claim: Claim, terms: Terms, standing: Standing, *, reply: Reply) -> Ending:
     """Say what a handler's reply came to.
 

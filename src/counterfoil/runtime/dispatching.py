@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from counterfoil.errors import CommitUnknown, LedgerError, LedgerUnavailable, NotSerializable, UsageError
 from counterfoil.outbox.agreed import agreed
-from counterfoil.outbox.dispatch import send
+from counterfoil.outbox.dispatch import overdue, send
 from counterfoil.outbox.endings import NEEDS_OPERATOR, parked
 from counterfoil.outbox.reconcile import look
 from counterfoil.outbox.requests import (
@@ -32,6 +32,7 @@ from counterfoil.outbox.requests import (
     Grant,
     Note,
     Perform,
+    Unsent,
     Verify,
 )
 from counterfoil.outbox.terms import Terms
@@ -240,6 +241,12 @@ class Engine:
             if work.job is job:
                 work.job = None
                 self._step(work, reply)
+            elif job.handler == work.operation.run and not isinstance(reply, Unsent):
+                late = Work(work.claim, work.operation, work.terms)
+                late.flow.close()
+                late.flow = overdue(work.claim, work.terms, reply=reply)
+                self.in_hand += 1
+                self._step(late, None)
 
     def _step(self, work: Work, answer: Any) -> None:
         """Send an answer to a flow and put its next request where it will be answered."""
