@@ -112,7 +112,7 @@ def summing(**more: Any) -> StepCall:
     )
 
 
-@pytest.mark.rule("S3")
+@pytest.mark.rule("S6")
 def test_a_step_that_is_on_record_for_other_inputs_is_refused_by_the_flow_too() -> None:
     play = Play()
     body = codec.StepBody(result=msgspec.Raw(b"1"), fingerprint=play.scope.fingerprint(b"[1]"))

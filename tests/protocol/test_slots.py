@@ -10,7 +10,7 @@ NAME = "a/b%2Fc"
 PART = "a%2Fb%252Fc"
 
 
-@pytest.mark.rule("N1")
+@pytest.mark.rule("L1")
 @pytest.mark.parametrize(
     ("slot", "text", "head", "names"),
     [
@@ -43,7 +43,7 @@ def test_a_slot_is_what_it_always_was(slot: str, text: str, head: str, names: li
     assert slots.names_in(slot) == names
 
 
-@pytest.mark.rule("N1")
+@pytest.mark.rule("L1")
 @pytest.mark.parametrize("name", ["", "plain", "/", "%", "%2F", "%25", "a/b", "a%b", "a/b%", "%2525"])
 def test_a_name_comes_out_of_a_slot_as_it_went_in(name: str) -> None:
     assert slots.unescape(slots.escape(name)) == name

@@ -1,0 +1,80 @@
+"""What a life answers from its records without a flow, and what it remembers of that."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from counterfoil import NameConflict
+from counterfoil.effects.effect import recorded
+from counterfoil.outcomes import Uncertain
+from counterfoil.protocol import codec, records, slots
+from counterfoil.protocol.history import look
+from tests.protocol.play import Play
+
+PROOF = msgspec.Raw(b'"item-1"')
+
+
+def ended(play: Play, phase: str, *, attempts: int = 1) -> None:
+    """An effect for the request [1] that ended so, with its last attempt."""
+    for number in range(1, attempts + 1):
+        last = number == attempts
+        intent = codec.IntentBody(fingerprint=play.scope.fingerprint(b"[1]"), retry=codec.RetryBody(attempts=9))
+        play.known(slots.intent("pay", number), "intent", intent)
+        evidence = codec.EvidenceBody(kind="status")
+        body = (
+            codec.OutcomeBody(proof=PROOF, evidence=evidence) if last else codec.OutcomeBody(evidence=evidence, due=1.0)
+        )
+        play.known(slots.outcome("pay", number), phase if last else "failed", body)
+
+
+def pruned(play: Play) -> None:
+    play.known(slots.FINISHED, "finished", codec.FinishedBody(), kind=records.RUN)
+    play.known(slots.TOMBSTONE, "tombstone", codec.TombstoneBody(), kind=records.RUN)
+
+
+@pytest.mark.rule("E1")
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("phase", ["accepted", "rejected", "failed", "uncertain"])
+def test_a_final_outcome_is_drawn_from_the_records_once(phase: str, attempts: int) -> None:
+    play = Play()
+    ended(play, phase, attempts=attempts)
+    first = recorded(play.scope, "pay", None)
+    assert first is not None
+    assert first == look(play.scope.history, "pay").outcome()
+    assert recorded(play.scope, "pay", b"[1]") is first
+    assert play.scope.memory.known == {
+        "pay": (play.scope.history.parse(play.records[0], codec.IntentBody).fingerprint, first)
+    }
+    assert play.requests == []
+
+
+@pytest.mark.rule("E12")
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("known", [False, True])
+def test_an_outcome_that_is_on_record_for_another_request_is_refused_by_its_name(known: bool, attempts: int) -> None:
+    play = Play()
+    ended(play, "accepted", attempts=attempts)
+    if known:
+        recorded(play.scope, "pay", None)
+    with pytest.raises(NameConflict, match="effect 'pay'"):
+        recorded(play.scope, "pay", b"[2]")
+
+
+@pytest.mark.rule("L10")
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_what_a_pruned_run_answers_is_not_remembered(attempts: int) -> None:
+    play = Play()
+    ended(play, "uncertain", attempts=attempts)
+    pruned(play)
+    assert isinstance(recorded(play.scope, "pay", None), Uncertain)
+    assert play.scope.memory.known == {}
+
+
+@pytest.mark.rule("E1")
+def test_nothing_is_answered_or_remembered_where_there_is_no_final_outcome() -> None:
+    play = Play()
+    assert recorded(play.scope, "pay", b"[1]") is None
+    play.known(slots.intent("pay", 1), "intent", codec.IntentBody())
+    assert recorded(play.scope, "pay", b"[1]") is None
+    assert play.scope.memory.known == {}
