@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import nats as nats_py
 import pytest
+import trustme
 
 from counterfoil import Accepted, Runtime
 from counterfoil.errors import (
@@ -35,8 +36,9 @@ from counterfoil.protocol import slots
 from counterfoil.protocol.records import EVENT, RUN, Entry
 from tests.ledgers.postgres_support import Doing, answer, opened, until
 from tests.ledgers.support import end, entry, intent, line, python, slots_of
-from tests.servers.nats import NatsCluster
+from tests.servers.nats import NatsCluster, NatsNode
 from tests.servers.proxy import Act, On, Proxy, lose_reply, lose_request
+from tests.servers.starting import free_ports, server_folder
 
 BEAT_S = 0.15
 _streams = count(1)
@@ -468,6 +470,45 @@ def test_a_position_that_is_given_out_twice_stops_a_process_that_saw_the_first(o
     with pytest.raises(LedgerReadOnly, match="gave out"):
         ledger.append(entry("newer"))
     ledger.close()
+
+
+@pytest.fixture
+def guarded_nats(tmp_path: Any) -> Iterator[tuple[NatsNode, str]]:
+    """A server that asks for a password over TLS, and the certificate of its authority."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    folder = server_folder("nats-tls")
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    (folder / "server.pem").chmod(0o644)
+    port, monitor = free_ports(2)
+    config = (
+        f'listen: 127.0.0.1:{port}\nhttp: 127.0.0.1:{monitor}\njetstream {{ store_dir: "{folder}/n0" }}\n'
+        f'authorization {{ user: ada, password: "p@ss/word" }}\n'
+        f'tls {{ cert_file: "{folder}/server.pem", key_file: "{folder}/server.pem" }}\n'
+    )
+    node = NatsNode("n0", folder, config=config, port=port, monitor=monitor)
+    node.start()
+    until(node.healthy)
+    yield node, str(tmp_path / "ca.pem")
+    node.stop(signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_server_is_logged_into_over_tls_and_refuses_strangers(nats, guarded_nats):
+    node, ca = guarded_nats
+    where = f"127.0.0.1:{node.port}/l?allow_lazy_sync=1&timeout=3"
+    ledger = opened(f"nats://ada:p%40ss%2Fword@{where}&ca={ca}")
+    ledger.append(entry("slot"))
+    assert slots_of(ledger) == ["slot"]
+    ledger.close()
+    for login, more in (("ada:wrong", f"&ca={ca}"), ("ada:p%40ss%2Fword", "")):
+        with pytest.raises(LedgerUnavailable, match="no connection") as refused:
+            opened(f"nats://{login}@{where}{more}")
+        assert "p@ss" not in str(refused.value)
+        assert "wrong" not in str(refused.value)
+    # Where an authority is named, nothing is said in the clear.
+    with pytest.raises(LedgerUnavailable, match="TLS"):
+        opened(f"{nats.url}/l?allow_lazy_sync=1&ca={ca}")
 
 
 @pytest.mark.rule("L12")

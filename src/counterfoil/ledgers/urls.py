@@ -23,7 +23,7 @@ _SYNCHRONOUS: Final = ("full", "extra")
 # What is ours; every other option of a postgresql:// URL is libpq's.
 _OWN_OPTIONS: Final = ("schema", "pool", "timeout", "beat", "poll")
 _POOL_MAX: Final = 64
-_NATS_OPTIONS: Final = ("timeout", "beat", "replicas", "monitor", "creds", "allow_lazy_sync")
+_NATS_OPTIONS: Final = ("timeout", "beat", "replicas", "monitor", "creds", "ca", "allow_lazy_sync")
 _REPLICAS: Final = ("1", "3", "5")
 _YES: Final = ("1", "true", "True")
 _NO: Final = ("0", "false", "False")
@@ -144,6 +144,7 @@ class NatsUrl(msgspec.Struct, frozen=True, kw_only=True):
         replicas: of a stream that is made; None: 3 in a cluster, else 1.
         monitors: the HTTP monitoring addresses of the servers.
         creds: a file with NATS credentials.
+        ca: a file with the certificates of the servers' authority.
         allow_lazy_sync: go on where `sync_interval` is not `always`.
     """
 
@@ -154,6 +155,7 @@ class NatsUrl(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int | None = None
     monitors: tuple[str, ...] = ()
     creds: str | None = None
+    ca: str | None = None
     allow_lazy_sync: bool = False
 
     def open(self, *, create: bool = True) -> Ledger:
@@ -162,7 +164,7 @@ class NatsUrl(msgspec.Struct, frozen=True, kw_only=True):
         from counterfoil.ledgers.jetstream.place import place_of
 
         return JetStreamLedger(
-            place_of(self.servers, creds=self.creds),
+            place_of(self.servers, creds=self.creds, ca=self.ca),
             stream=self.stream,
             timeout_s=self.timeout_s,
             beat_s=self.beat_s,
@@ -298,6 +300,7 @@ def _nats(rest: str) -> NatsUrl:
         replicas=int(_choice(options, "replicas", _REPLICAS)) if "replicas" in options else None,
         monitors=tuple(options["monitor"].split(",")) if "monitor" in options else (),
         creds=options.get("creds"),
+        ca=options.get("ca"),
         allow_lazy_sync=_choice(options, "allow_lazy_sync", _NO + _YES) in _YES,
     )
     place.place_of(servers, creds=found.creds)

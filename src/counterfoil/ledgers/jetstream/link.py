@@ -80,13 +80,18 @@ class Link:
                     closed_cb=self._on_closed,
                     **place.options(),
                 )
+                self._check_tls(place)
                 await self._client.subscribe(f"{self._inbox}.*", cb=self._on_reply, pending_msgs_limit=-1)
                 await self._client.flush()
-        except (OSError, nats.errors.Error, TimeoutError) as error:
+        except (OSError, ValueError, nats.errors.Error, TimeoutError) as error:
             await self.close()
             text = self._complaint or str(error)
             raise Unreachable(f"{type(error).__name__}: {text}" if text else type(error).__name__) from error
         self.open = True
+
+    def _check_tls(self, place: Place) -> None:
+        if place.ca is not None and not self.server.get("tls_required"):
+            raise nats.errors.Error("the server does not ask for TLS, and ca= is given")
 
     async def ask(
         self, subject: str, data: bytes, *, headers: dict[str, str] | None = None, patience_s: float, many: bool = False

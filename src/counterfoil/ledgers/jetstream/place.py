@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,12 +21,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         user: a user, or a token if there is no password; None: nobody.
         password: the user's.
         creds: a file with NATS credentials.
+        ca: a file with the certificates of the authority that the servers' are from; None: the system's authorities.
     """
 
     servers: tuple[str, ...]
     user: str | None = None
     password: str | None = None
     creds: str | None = None
+    ca: str | None = None
 
     def options(self) -> dict[str, Any]:
         """Return what nats-py takes for logging in."""
@@ -36,6 +39,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
             found.update(user=self.user, password=self.password)
         if self.creds is not None:
             found["user_credentials"] = self.creds
+        if self.ca is not None:
+            found["tls"] = ssl.create_default_context(cafile=self.ca)
         return found
 
     def __repr__(self) -> str:
@@ -43,7 +48,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return f"Place(servers={self.servers!r})"
 
 
-def place_of(netloc: str, *, creds: str | None = None) -> Place:
+def place_of(netloc: str, *, creds: str | None = None, ca: str | None = None) -> Place:
     """Take apart what stands between `nats://` and the stream.
 
     Raises:
@@ -56,6 +61,7 @@ def place_of(netloc: str, *, creds: str | None = None) -> Place:
         user=unquote(user) if at else None,
         password=unquote(password) if colon else None,
         creds=creds,
+        ca=ca,
     )
 
 
