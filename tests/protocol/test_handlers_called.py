@@ -37,7 +37,7 @@ def called(play: Play) -> list[tuple[Any, str | None, int | None, float | None]]
     return [(each.handler, each.key, each.attempt, each.timeout_s) for each in calls]
 
 
-@pytest.mark.rule("E3", "E14", "E19")
+@pytest.mark.rule("E11", "E14", "E19")
 @pytest.mark.parametrize("keep_key", [False, True])
 @pytest.mark.parametrize("by", ["run", "reconcile"])
 def test_every_handler_is_told_the_key_and_the_number_of_the_attempt_that_it_is_about(by: str, keep_key: bool) -> None:
@@ -93,7 +93,7 @@ def test_a_proof_that_cannot_be_checked_leaves_the_effect_unresolved_and_says_wh
     assert play.appended("outcome") == []
 
 
-@pytest.mark.rule("E9", "E20")
+@pytest.mark.rule("E4", "E20")
 @pytest.mark.parametrize(("why", "reason"), [("raises", "reconcile-failed"), ("overruns", "reconcile-timeout")])
 def test_a_look_up_that_does_not_answer_settles_nothing(why: str, reason: str) -> None:
     play = Play()
@@ -112,7 +112,7 @@ def test_a_look_up_that_does_not_answer_settles_nothing(why: str, reason: str) -
     assert play.appended() == []
 
 
-@pytest.mark.rule("E5", "O6")
+@pytest.mark.rule("E3", "O6")
 def test_a_run_that_raised_is_recorded_as_over_with_what_it_knew() -> None:
     play = Play()
     failure = ConnectionError()
