@@ -268,6 +268,22 @@ def test_two_transactions_that_begin_a_lane_at_once_take_turns(server: PostgresS
     assert [to for _, to in server.box.log] == ["a", "b"]
 
 
+@pytest.mark.rule("X11")
+def test_every_transaction_holds_its_lane_until_its_end(server: PostgresShop) -> None:
+    with server.connected(autocommit=False) as first, server.connected(autocommit=False) as second:
+        server.outbox.stage(first, server.operation("a"), key="a", lane="new")
+        staging = Doing(lambda: server.outbox.stage(second, server.operation("b"), key="b", lane="new"))
+        assert staging.lasts(0.2)
+        first.commit()
+        staging.result()
+        third = Doing(lambda: server.order("c", lane="new"))
+        assert third.lasts(0.2)
+        second.commit()
+        third.result()
+    server.dispatch("mail")
+    assert [to for _, to in server.box.log] == ["a", "b", "c"]
+
+
 @pytest.mark.rule("X11", "X1")
 def test_a_snapshot_that_is_older_than_its_lane_is_a_serialization_failure(server: PostgresShop) -> None:
     for begun in (False, True):
