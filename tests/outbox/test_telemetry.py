@@ -10,10 +10,24 @@ from typing import Any
 
 import pytest
 
-from counterfoil import UNASKABLE, AsyncDispatcher, AsyncOutbox, Dispatcher, Recipient, UsageError
+from counterfoil import (
+    UNASKABLE,
+    Accepted,
+    AsyncBroker,
+    AsyncDispatcher,
+    AsyncOutbox,
+    Broker,
+    Dispatcher,
+    EffectUnresolved,
+    Grant,
+    Recipient,
+    Runtime,
+    UsageError,
+)
 from counterfoil.runtime import telemetry
 from tests.outbox.lives import Life
 from tests.outbox.shop import ACT, Shop
+from tests.support import Colour
 
 trace = pytest.importorskip("opentelemetry.trace")
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
@@ -242,3 +256,69 @@ def test_opentelemetry_is_never_imported_by_us(opens: Any) -> None:
 @pytest.mark.parametrize("text", [None, "", "00-1-2", "00-xx-yy-zz", "00-1-2-3-4"])
 def test_a_trace_that_cannot_be_read_links_nothing(text: str | None) -> None:
     assert telemetry._context_of(trace, text) is None
+
+
+def mail_of(seen: list[int], raised: Exception | None = None) -> Any:
+    recipient = Recipient("mail")
+
+    @recipient.operation(reconcile=UNASKABLE)
+    def send(to: str) -> str:
+        seen.append(trace.get_current_span().get_span_context().span_id)
+        if raised is not None:
+            raise raised
+        return to
+
+    return send
+
+
+@pytest.mark.rule("N5")
+@pytest.mark.parametrize("name", ["blocking", "asyncio"])
+async def test_steps_and_effects_have_spans_once_with_what_the_handlers_trace_inside(spans: Any, name: str) -> None:
+    seen: list[int] = []
+    operation = mail_of(seen)(to=SECRET)
+    async with Colour(name).life("memory:") as life, life.run("order-7") as run:
+        for _ in range(2):
+            await run.step("price", lambda: SECRET)
+            await run.effect("mail", operation)
+    [step], [effect] = named(spans, "counterfoil step"), named(spans, "counterfoil effect")
+    assert seen == [effect.context.span_id]
+    assert dict(effect.attributes) == {
+        "counterfoil.run": "order-7",
+        "counterfoil.kind": "effect",
+        "counterfoil.name": "mail",
+        "counterfoil.outcome": "accepted",
+        "counterfoil.via": "run",
+    }
+    assert step.attributes["counterfoil.name"] == "price"
+    assert SECRET not in step.to_json() + effect.to_json()
+
+
+@pytest.mark.rule("N5", "N6")
+def test_an_effect_without_an_outcome_says_why_and_not_with_what(spans: Any) -> None:
+    operation = mail_of([], ValueError(SECRET))(to=SECRET)
+    with Runtime("memory:") as runtime, runtime.run("order-7") as run:
+        with pytest.raises(EffectUnresolved):
+            run.effect("mail", operation)
+        run.effect("mail", operation)
+    first, second = named(spans, "counterfoil effect")
+    assert (first.attributes["error.type"], first.attributes["counterfoil.reason"]) == (
+        "EffectUnresolved",
+        "run-failed",
+    )
+    assert second.attributes["counterfoil.outcome"] == "uncertain"
+    assert {span.status.status_code for span in (first, second)} == {trace.StatusCode.ERROR}
+    assert SECRET not in first.to_json() + second.to_json()
+
+
+@pytest.mark.rule("N5")
+async def test_an_immediate_operation_has_a_span(spans: Any) -> None:
+    seen: list[int] = []
+    operation, grant = mail_of(seen)(to=SECRET), Grant("mail", operations=("send",))
+    with Broker() as broker, broker.activation(grants=[grant]) as activation:
+        assert isinstance(activation.perform(operation), Accepted)
+    async with AsyncBroker() as broker_, broker_.activation(grants=[grant]) as activation_:
+        assert isinstance(await activation_.perform(operation), Accepted)
+    found = named(spans, "counterfoil perform mail.send")
+    assert seen == [span.context.span_id for span in found]
+    assert [span.attributes["counterfoil.outcome"] for span in found] == ["accepted"] * 2
+    assert SECRET not in "".join(span.to_json() for span in found)

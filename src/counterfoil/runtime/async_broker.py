@@ -25,6 +25,7 @@ from counterfoil.runtime.broker import DRAIN_S
 from counterfoil.runtime.brokerage import Brokerage, Effort, Trail
 from counterfoil.runtime.looped_work import Bell, looped
 from counterfoil.runtime.proposals import Proposed, proposed
+from counterfoil.runtime.tracing import calling
 
 P = TypeVar("P")
 
@@ -196,7 +197,10 @@ class AsyncActivation:
         """
         self._shared.check(self._trail)
         asked = proposed(operation, principal=self._authority.principal, retry=retry, whole=self._shared.whole)
-        return await _Performing(self, asked, timeout_s).outcome()
+        of, verb = asked.proposal.recipient, asked.proposal.operation
+        with calling(f"perform {of}.{verb}", {"counterfoil.recipient": of, "counterfoil.operation": verb}) as called:
+            found: Outcome[P] = called.over(await _Performing(self, asked, timeout_s).outcome())
+        return found
 
 
 class Done:

@@ -33,6 +33,7 @@ from counterfoil.runtime.coding import PLAIN
 from counterfoil.runtime.handlers import Context, arguments, enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
 from counterfoil.runtime.session import Session
+from counterfoil.runtime.tracing import calling, of_run
 from counterfoil.runtime.transactions import transact
 
 POLL_FIRST_S: Final = 0.01
@@ -120,7 +121,8 @@ class BlockingDriver:
             # Only that handle was cancelled: this one goes on where it stopped.
         token = inside.set(chain)
         try:
-            flight.value = self.run(scope, flow(), flight)
+            with calling(kind, of_run(scope.run, kind, name)) as called:
+                flight.value = called.over(self.run(scope, flow(), flight))
         except BaseException as error:
             flight.error = error
             raise

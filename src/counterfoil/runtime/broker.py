@@ -25,6 +25,7 @@ from counterfoil.runtime.arguments import Retry
 from counterfoil.runtime.brokerage import Brokerage, Effort, Trail
 from counterfoil.runtime.proposals import Proposed, proposed
 from counterfoil.runtime.sync import Runtime
+from counterfoil.runtime.tracing import calling
 
 P = TypeVar("P")
 DRAIN_S = 30.0
@@ -215,7 +216,10 @@ class Activation:
         """
         self._shared.check(self._trail)
         asked = proposed(operation, principal=self._authority.principal, retry=retry, whole=self._shared.whole)
-        return _Performing(self, asked, timeout_s).outcome()
+        of, verb = asked.proposal.recipient, asked.proposal.operation
+        with calling(f"perform {of}.{verb}", {"counterfoil.recipient": of, "counterfoil.operation": verb}) as called:
+            found: Outcome[P] = called.over(_Performing(self, asked, timeout_s).outcome())
+        return found
 
 
 class _Performing:

@@ -41,6 +41,7 @@ from counterfoil.runtime.handlers import enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
 from counterfoil.runtime.parking import Parking
 from counterfoil.runtime.session import Session
+from counterfoil.runtime.tracing import calling, of_run
 from counterfoil.runtime.transactions import transact
 
 Flow = Coroutine[Request[Any], Any, Any]
@@ -127,8 +128,9 @@ class LoopDriver:
                 if scope.cancelled:
                     raise
                 # Only that handle was cancelled: this one goes on where it stopped.
-        flight = self._keyed[key] = Flight(scope, flow(), key=key, fingerprint=request, chain=chain)
-        return await self._first(flight)
+        with calling(kind, of_run(scope.run, kind, name)) as called:
+            flight = self._keyed[key] = Flight(scope, flow(), key=key, fingerprint=request, chain=chain)
+            return called.over(await self._first(flight))
 
     async def _join(self, flight: Flight, name: str, *, request: Any, wait_s: float | None, nested: bool) -> Any:
         if request is not None and flight.fingerprint is not None and request != flight.fingerprint:

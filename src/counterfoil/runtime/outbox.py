@@ -15,7 +15,7 @@ from counterfoil.outbox.lanes import Lane
 from counterfoil.outbox.receipts import Receipt, receipt_of
 from counterfoil.protocol import keys
 from counterfoil.protocol.keys import outbox_key
-from counterfoil.runtime import nudges, outbox_acts, telemetry
+from counterfoil.runtime import nudges, outbox_acts, telemetry, tracing
 from counterfoil.runtime.desks import Opened
 from counterfoil.runtime.snapshots import OutboxSnapshot, snapshot_of
 from counterfoil.staging import driver_module
@@ -170,7 +170,7 @@ class Outbox:
         Raises:
             UsageError: the application has not loaded OpenTelemetry's metrics.
         """
-        if telemetry.loaded("metrics") is None:
+        if tracing.loaded("metrics") is None:
             raise UsageError(
                 "OpenTelemetry's metrics are not loaded",
                 code="missing-extra",

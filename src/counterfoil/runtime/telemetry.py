@@ -1,8 +1,6 @@
-"""Spans and counters of OpenTelemetry, where the application has loaded it; logs; and nothing else.
+"""What an outbox tells of itself: spans from staging to the receipt, a counter and gauges, and lines in the log.
 
-OpenTelemetry is looked up among the loaded modules and never imported: an application that wants telemetry has loaded
-it, to say where it goes, and any other pays for a look into a dictionary. What goes in is names, keys, slugs and
-numbers. No payload, argument, proof or text of an error does.
+See `counterfoil.runtime.tracing` for what goes in and what does not.
 """
 
 from __future__ import annotations
@@ -10,25 +8,19 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
-import sys
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final
 from weakref import WeakMethod
 
 from counterfoil.outbox.endings import NEEDS_OPERATOR, QUARANTINED
 from counterfoil.ports.outbox_store import Claim, Ending, NewIntent
+from counterfoil.runtime.tracing import SCOPE, loaded, raised
 
-SCOPE: Final = "counterfoil"
 Read = Callable[[Any], list[tuple[float, dict[str, str]]]]
 _log: Final = logging.getLogger("counterfoil")
 _FOR_A_PERSON: Final = frozenset({NEEDS_OPERATOR, QUARANTINED})
 # Of these a reader of a trace should see at once that not all is well.
 _TROUBLES: Final = frozenset({"failed", "uncertain", "released", "parked"})
-
-
-def loaded(name: str) -> Any:
-    """Return a module of OpenTelemetry's API (`trace`, `metrics`), None where the application has not loaded it."""
-    return sys.modules.get(f"opentelemetry.{name}")
 
 
 class Staged:
@@ -64,15 +56,13 @@ def staging() -> Generator[Staged]:
         yield _NOT_TRACED
         return
     tracer = trace.get_tracer(SCOPE)
-    # An exception is told apart by its type; its text may hold what was to be staged.
     with tracer.start_as_current_span(
         "counterfoil stage", kind=trace.SpanKind.PRODUCER, record_exception=False, set_status_on_exception=False
     ) as span:
         try:
             yield Staged(span)
         except BaseException as error:
-            span.set_attribute("error.type", type(error).__qualname__)
-            span.set_status(trace.StatusCode.ERROR)
+            raised(trace, span, error)
             raise
 
 
