@@ -28,6 +28,7 @@ from counterfoil.protocol.requests import (
     Read,
     Request,
     Returned,
+    Transact,
 )
 
 ME, OTHER = "2.me", "2.other"
@@ -45,6 +46,7 @@ class Play:
         gone: epochs that are over.
         refusing: may give an error for an append, which then records nothing.
         before: called with each request before it is answered: somebody else may act there, or the ledger may fail.
+        staged: how many intents the body of a transaction stages.
         wall: the time on the wall clock; pausing moves it on.
         mono: the time on the monotonic clock, which goes on beside it.
     """
@@ -65,6 +67,7 @@ class Play:
         self.refusing: Refusal = lambda draft: None
         self.before: Callable[[Request[Any]], None] = lambda request: None
         self.live = True
+        self.staged = 0
         self.wall = self.mono = 1000.0
         self._numbers = 0
 
@@ -119,6 +122,8 @@ class Play:
             return self.scope.history.add(self.records)
         if isinstance(request, Call):
             return self._call(request)
+        if isinstance(request, Transact):
+            return self._transact(request)
         if isinstance(request, Now):
             return Instant(self.wall, self.mono)
         if isinstance(request, Pause):
@@ -149,6 +154,14 @@ class Play:
             return Returned(request.handler(*given))
         except BaseException as error:
             return Raised(error)
+
+    def _transact(self, request: Transact) -> Filled | Raised:
+        try:
+            value = request.body(self)
+        except BaseException as error:
+            return Raised(error)
+        body = request.receipt(value, self.staged)
+        return self._append(Append(msgspec.structs.replace(request.draft, body=body)))
 
     def _entry(self, draft: Draft, epoch: str) -> Entry:
         self._numbers += 1
