@@ -175,7 +175,7 @@ def test_wrong_lanes_are_refused() -> None:
 def test_lanes_keep_their_order_under_rollbacks_crashes_and_several_dispatchers(lone: Shop) -> None:
     rolls = random.Random(7)
     staged: dict[str, list[str]] = {f"lane{n}": [] for n in range(5)}
-    for number in range(120):
+    for number in range(60):
         lane = rolls.choice(list(staged))
         try:
             with lone.transaction() as connection:
@@ -185,7 +185,7 @@ def test_lanes_keep_their_order_under_rollbacks_crashes_and_several_dispatchers(
         except ZeroDivisionError:
             continue
         staged[lane].append(f"{lane}-{number}")
-    for _ in range(8):
+    for _ in range(4):
         life = Life(lone, concurrency=3, batch=5)
         life.turn()
         life.call()

@@ -364,7 +364,7 @@ def test_under_a_held_snapshot_nothing_is_looked_through_again_and_again(server:
         low = life.engine._opened.store._low["send", "mail"]  # type: ignore[attr-defined]
         before = costs(low)
         for letter in "bcd":
-            stage(letter, 200, laned=30)
+            stage(letter, 200, laned=15)
             life.settle(rounds=1000)
         # All of it is still there, dead: whoever looks from the start on has to pass it.
         low = life.engine._opened.store._low["send", "mail"]  # type: ignore[attr-defined]
