@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from counterfoil import NameConflict
-from counterfoil.effects.effect import recorded
+from counterfoil.effects.effect import effect, recorded
 from counterfoil.outcomes import Uncertain
 from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.history import look
-from tests.protocol.play import Play
+from tests.protocol.play import Play, call
 
 PROOF = msgspec.Raw(b'"item-1"')
 
@@ -78,3 +78,16 @@ def test_nothing_is_answered_or_remembered_where_there_is_no_final_outcome() -> 
     play.known(slots.intent("pay", 1), "intent", codec.IntentBody())
     assert recorded(play.scope, "pay", b"[1]") is None
     assert play.scope.memory.known == {}
+
+
+@pytest.mark.rule("E12")
+@pytest.mark.parametrize("phase", [None, "accepted"])
+def test_a_flow_refuses_another_request_before_it_sends_or_asks_anything(phase: str | None) -> None:
+    play = Play()
+    if phase is None:
+        play.known(slots.intent("pay", 1), "intent", codec.IntentBody(fingerprint=play.scope.fingerprint(b"[1]")))
+    else:
+        ended(play, phase)
+    with pytest.raises(NameConflict, match="effect 'pay'"):
+        play.run(effect(play.scope, call(request=b"[2]")))
+    assert play.requests == []
