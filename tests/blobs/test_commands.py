@@ -78,7 +78,7 @@ def test_leftovers_are_cleaned_up_within_bounds(root: Path, capfdbinary: Any) ->
     ("args", "says"),
     [
         (["get", "sha256:77"], "no blob's digest begins"),
-        (["ls", "--store", "s3://bucket"], "s3"),
+        (["ls", "--store", "s3://bucket"], "journal"),
         (["put", "hello.txt", "--media-type", "x"], "media_type"),
     ],
 )

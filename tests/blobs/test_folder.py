@@ -137,7 +137,7 @@ def test_more_than_was_announced_is_refused_at_once(blobs: Blobs) -> None:
         ("file:///", "absolute"),
         ("file://host/folder", "this machine"),
         ("file:///folder?x=1", "no.* options|has options"),
-        ("s3://bucket/prefix", "s3"),
+        ("s3://bucket/prefix", "journal"),
         (5, "URL"),
     ],
 )

@@ -18,9 +18,12 @@ from counterfoil.outcomes import Accepted
 from counterfoil.recipients.blobs.recipient import Blobs
 from counterfoil.recipients.blobs.reference import DEFAULT_MEDIA_TYPE
 from counterfoil.recipients.blobs.streams import PIECE_BYTES, Progress
+from counterfoil.recipients.secret import Secret
 
 VARIABLE: Final = "COUNTERFOIL_BLOBS"
 _STORE: Final = f"A folder, or a URL: file:///srv/blobs. Or set {VARIABLE}."
+_JOURNAL: Final = "COUNTERFOIL_BLOBS_JOURNAL"
+_CREDENTIALS: Final = (Secret("env:AWS_ACCESS_KEY_ID"), Secret("env:AWS_SECRET_ACCESS_KEY"))
 _FOUND: Final = 1
 
 
@@ -36,14 +39,19 @@ def stored(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that all of these have, and the store as its first argument."""
 
     @click.option("--store", metavar="FOLDER", envvar=VARIABLE, help=_STORE)
+    @click.option("--journal", metavar="FOLDER", envvar=_JOURNAL, help=f"For s3://: a folder. Or set {_JOURNAL}.")
+    @click.option("--weak", type=click.Choice(["refuse", "verify"]), default="refuse", help="For s3://, see `doctor`.")
     @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
     @click.pass_context
-    def wrapped(context: click.Context, /, *, store: str | None, as_json: bool, **given: Any) -> Any:
+    def wrapped(
+        context: click.Context, /, *, store: str | None, journal: str | None, weak: str, as_json: bool, **given: Any
+    ) -> Any:
         if not store:
             raise UsageError("no store is named", hint=f"say --store FOLDER, or set {VARIABLE}")
         url = store if ":" in store.partition("/")[0] else Path(store).absolute().as_uri()
         as_json = as_json or bool(context.find_root().params.get("as_json"))
-        return function(Blobs(url), as_json=as_json, **given)
+        blobs = Blobs(url, credentials=_CREDENTIALS, journal=journal, weak=weak)
+        return function(blobs, as_json=as_json, **given)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
     # What the command's own decorators left on it.
@@ -145,6 +153,24 @@ def clean(context: click.Context, store: Blobs, *, as_json: bool, limit: int, wi
         gone = f"removed {cleaned.removed} ({cleaned.bytes_removed} bytes)"
         line(f"{gone}, {cleaned.in_flight} in flight, {cleaned.left} left")
     if cleaned.left:
+        context.exit(_FOUND)
+
+
+@blobs.command()
+@stored
+@click.pass_context
+def doctor(context: click.Context, store: Blobs, *, as_json: bool) -> None:
+    """Say what the store's guarantees rest on; exit code 1 if something is weak. A bucket is tried for it, once."""
+    found = store.capabilities()
+    weak = {name for name in ("create", "complete") if found.get(name, "atomic") != "atomic"}
+    if as_json:
+        document({"capabilities": found})
+    else:
+        for name, value in found.items():
+            line(f"{name}: {value}", style="yellow" if name in weak else None)
+        if weak:
+            say("conditional requests cannot be relied on here: blobs are refused, or take --weak verify")
+    if weak:
         context.exit(_FOUND)
 
 

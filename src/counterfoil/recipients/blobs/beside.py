@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from counterfoil import threads
@@ -34,3 +35,26 @@ def both(one: Callable[[], T], other: Callable[[], S]) -> tuple[T, S]:
     if raised:
         raise raised[0]
     return value, came[0]
+
+
+def all_of(works: list[Callable[[], T]]) -> list[T]:
+    """Do several things at once, each in a thread; return what they came to, in order, or raise what one raised."""
+    left = threading.Semaphore(0)
+    came: list[tuple[int, T]] = []
+    raised: list[BaseException] = []
+
+    def one(number: int, work: Callable[[], T]) -> None:
+        try:
+            came.append((number, work()))
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            raised.append(error)
+        finally:
+            left.release()
+
+    for number, work in enumerate(works):
+        threads.submit(partial(one, number, work))
+    for _ in works:
+        left.acquire()
+    if raised:
+        raise raised[0]
+    return [value for _, value in sorted(came, key=lambda each: each[0])]

@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from counterfoil.errors import BlobMissing, RecipientError
+from counterfoil.ports.recipient import Permit
 from counterfoil.protocol import codec
 from counterfoil.recipients.blobs import locks
 from counterfoil.recipients.blobs.chunks import HEADER_BYTES_MAX, Record, damaged, decoded, record_bytes_max
@@ -68,7 +69,18 @@ class Folder(Store):
         sync_folder(folder.parent)
         self._durable.add(folder)
 
-    def begin(self, media_type: str) -> Upload:
+    @property
+    def target(self) -> None:
+        """A folder has no address."""
+        return
+
+    def begin(
+        self,
+        media_type: str,
+        *,
+        permit: Permit | None = None,  # noqa: ARG002 - the port's
+        cancelled: Callable[[], bool] = lambda: False,  # noqa: ARG002 - the port's
+    ) -> Upload:
         """Reserve a place for a blob."""
         return Staged(self, media_type)
 
@@ -107,6 +119,10 @@ class Folder(Store):
                 if name.startswith(prefix) and (parts := _NAME.fullmatch(name)):
                     told = _told(self.sealed / shard / name)
                     yield told or Unnamed(f"sha256:{parts[1]}", int(parts[2]))
+
+    def told(self) -> dict[str, Any]:
+        """Say what the place can do: a rename never replaces a blob."""
+        return {"kind": "folder", "create": "atomic"}
 
     # --- cleaning
 

@@ -113,10 +113,10 @@ class AsyncBlobs:
     `put` reads a file once, in the calling thread: give the digest where it is known, or call it in a thread.
     """
 
-    def __init__(self, url: str, *, name: str = "blobs", contract: Any = None) -> None:
-        self._blobs = Blobs(url, name=name, contract=contract)
+    def __init__(self, url: str, **options: Any) -> None:
+        self._blobs = Blobs(url, **options)
         self.name = self._blobs.name
-        self.contract = contract
+        self.contract = self._blobs.contract
         self.operations = self._blobs.operations
         self.put = self._blobs.put
         self.restore = self._blobs.restore
@@ -158,6 +158,10 @@ class AsyncBlobs:
         found = self._blobs.references(prefix)
         while (one := await apart(lambda: next(found, None))) is not None:
             yield one
+
+    async def capabilities(self) -> dict[str, Any]:
+        """Say what the place can do; see `Blobs.capabilities`."""
+        return await apart(self._blobs.capabilities)
 
     async def clean(self, *, limit: int = CLEAN_LIMIT, within_s: float = CLEAN_WITHIN_S) -> Cleaned:
         """Remove what was left behind; see `Blobs.clean`."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from counterfoil.errors import RecipientError, UsageError
-from counterfoil.outcomes import Accepted, Evidence, Outcome, Rejected
+from counterfoil.outcomes import Accepted, Evidence, Failed, Outcome, Rejected
 from counterfoil.ports.recipient import Permit
+from counterfoil.recipients.blobs.lending import Lent
 from counterfoil.recipients.blobs.reference import Reference
 from counterfoil.recipients.blobs.staged import accepted
 from counterfoil.recipients.blobs.streams import PIECE_BYTES, Progress
@@ -83,13 +84,13 @@ class Put:
 
     @property
     def target(self) -> str | None:
-        """None: a folder has no address."""
-        return None
+        """The URL that grants are compared with; None: a folder has none."""
+        return self._blobs.store.target
 
     @property
-    def bytes_out(self) -> int:
-        """The size of the blob."""
-        return self._wanted.size
+    def bytes_out(self) -> int | None:
+        """The size of the blob; None where requests are made, which have heads too."""
+        return self._wanted.size if self.target is None else None
 
     # --- now
 
@@ -105,10 +106,18 @@ class Put:
                 raise _rejected("cancelled")
             if time.monotonic() >= permit.deadline:
                 raise _rejected("deadline-before-dispatch")
-            if not permit.offered(count):
+            if self.target is None and not permit.offered(count):
                 raise _rejected("refused-by-policy", reason="budget-bytes-out")
 
-        return self._stored(allowed, permit.dispatch)
+        if self.target is None:
+            return self._stored(allowed, permit.dispatch)
+        # Where requests are made, the first one takes the gate: after it nothing is `Rejected` any more.
+        lent = Lent(permit)
+        try:
+            outcome = self._stored(allowed, None, permit=lent, cancelled=lambda: bool(context.cancelled))
+        except Rejected as rejected:
+            outcome = rejected
+        return Failed(outcome.evidence) if lent.dispatched and isinstance(outcome, Rejected) else outcome
 
     # --- once
 
@@ -130,12 +139,12 @@ class Put:
         found = self._blobs.store.settle(self._wanted)
         return None if found is None else accepted(found, already=True)
 
-    def _stored(self, allowed: Callable[[int], None], gate: Callable[[], None] | None) -> Outcome[Any]:
+    def _stored(self, allowed: Callable[[int], None], gate: Callable[[], None] | None, **asking: Any) -> Outcome[Any]:
         wanted = self._wanted
         try:
-            writer = self._blobs.writing(wanted, progress=self._progress, gate=gate)
-        except OSError as error:
-            return _rejected("not-stored", error=type(error).__name__)
+            writer = self._blobs.writing(wanted, progress=self._progress, gate=gate, **asking)
+        except (OSError, RecipientError) as error:
+            return _rejected("not-stored", error=getattr(error, "code", type(error).__name__))
         with writer:
             try:
                 for piece in _pieces(self._source):

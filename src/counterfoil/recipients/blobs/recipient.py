@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +19,9 @@ from counterfoil.recipients.blobs.reference import DEFAULT_MEDIA_TYPE, Reference
 from counterfoil.recipients.blobs.store import Cleaned, Store, Unnamed
 from counterfoil.recipients.blobs.streams import PIECE_BYTES, Progress, Reader, Writer
 from counterfoil.recipients.blobs.urls import folder_of
+from counterfoil.recipients.secret import Secret
 
+PART_BYTES: Final = 8 << 20
 CLEAN_LIMIT: Final = 1000
 CLEAN_WITHIN_S: Final = 30.0
 
@@ -49,21 +51,59 @@ class Blobs:
     Its operations serve both colours; streams here are blocking, those of `AsyncBlobs` are awaited.
 
     Args:
-        url: `file:///folder`; it is made when the first blob is written.
+        url: `file:///folder`, which is made when the first blob is written; or
+            `s3://bucket/prefix?endpoint=https://…&region=…`, a bucket that is there.
         name: what people call it; grants, records and the outbox know it by this.
         contract: what its answers prove (`counterfoil.Contract`), or None.
+        credentials: of a bucket: the access key, and `Secret(…)` of the secret key.
+        journal: for a bucket: a folder of this machine in which is written down what is about to be changed there.
+        weak: for a bucket: what to do where the endpoint's conditional requests cannot be relied on. `refuse`, or
+            `verify`: take keys of one's own and read back what was written.
+        part_bytes: of a bucket: bytes of a part, 5 MiB to 64 MiB; a blob has 10,000 parts at most.
+        timeout_s: of a bucket: seconds for one request.
+        settle_s: of a bucket: seconds after which what was aborted is no longer on its way.
+        allow_addresses: of a bucket: special addresses that are open outside an activation; see `HTTP`.
 
     Raises:
         UsageError: an argument is wrong.
     """
 
-    def __init__(self, url: str, *, name: str = "blobs", contract: Any = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "blobs",
+        contract: Any = None,
+        credentials: tuple[str | Secret, Secret] | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        weak: str = "refuse",
+        part_bytes: int = PART_BYTES,
+        timeout_s: float = 60.0,
+        settle_s: float = 3600.0,
+        allow_addresses: Iterable[str] = (),
+    ) -> None:
         self.name = keys.name(name, "the recipient's name")
         self.contract = contract
         # What a dispatcher can find here.
         self.operations = (VERB,)
         self.url = url
-        self.store: Store = Folder(folder_of(url))
+        self.store: Store
+        if str(url).startswith("s3://"):
+            from counterfoil.recipients.blobs.s3.made import bucket_at
+
+            self.store = bucket_at(
+                url,
+                name=self.name,
+                credentials=credentials,
+                journal=journal,
+                weak=weak,
+                part_bytes=part_bytes,
+                timeout_s=keys.seconds(timeout_s, "timeout_s", positive=True),
+                settle_s=keys.seconds(settle_s, "settle_s"),
+                allow=allow_addresses,
+            )
+        else:
+            self.store = Folder(folder_of(url))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, name={self.name!r})"
@@ -154,9 +194,11 @@ class Blobs:
             progress=progress,
         )
 
-    def writing(self, wanted: Reference, *, progress: Progress | None, gate: Callable[[], None] | None) -> Writer:
+    def writing(
+        self, wanted: Reference, *, progress: Progress | None, gate: Callable[[], None] | None, **asking: Any
+    ) -> Writer:
         """Reserve a place for a blob that is known, and return what writes it."""
-        upload = self.store.begin(wanted.media_type)
+        upload = self.store.begin(wanted.media_type, **asking)
         return Writer(upload, size=wanted.size, digest=wanted.digest, progress=progress, gate=gate)
 
     # --- reading
@@ -228,6 +270,14 @@ class Blobs:
         """
         found = self.store.references(_digits(prefix))
         return (one.as_json() for one in found if isinstance(one, Reference))
+
+    def capabilities(self) -> dict[str, Any]:
+        """Say what the place can do; a bucket is tried for that, once, and what was found is kept in the journal.
+
+        Raises:
+            RecipientError: it cannot be tried now.
+        """
+        return self.store.told()
 
     def clean(self, *, limit: int = CLEAN_LIMIT, within_s: float = CLEAN_WITHIN_S) -> Cleaned:
         """Remove what was left behind by processes that are gone; never what may still be on its way.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from counterfoil.outcomes import Outcome
+from counterfoil.ports.recipient import Permit
 from counterfoil.recipients.blobs.chunks import Record
 from counterfoil.recipients.blobs.reference import Reference
 
@@ -91,8 +92,21 @@ class Sealed(Protocol):
 class Store(Protocol):
     """A place for blobs."""
 
-    def begin(self, media_type: str) -> Upload:
-        """Reserve a place for a blob."""
+    @property
+    def target(self) -> str | None:
+        """The URL below which all requests go; None: it is on this machine, and no request is made."""
+        ...
+
+    def begin(
+        self, media_type: str, *, permit: Permit | None = None, cancelled: Callable[[], bool] = lambda: False
+    ) -> Upload:
+        """Reserve a place for a blob.
+
+        Args:
+            media_type: of its bytes.
+            permit: of a broker, for stores that make requests: they take its gate themselves.
+            cancelled: says whether nobody waits any more.
+        """
         ...
 
     def open(self, wanted: Reference) -> Sealed:
@@ -114,6 +128,10 @@ class Store(Protocol):
 
     def references(self, prefix: str) -> Iterator[Reference | Unnamed]:
         """Go through the sealed blobs whose digest's digits begin so, in the order of their digests."""
+        ...
+
+    def told(self) -> dict[str, Any]:
+        """Say what the place can do, by stable names."""
         ...
 
     def clean(self, *, limit: int, within_s: float) -> Cleaned:

@@ -22,10 +22,8 @@ def folder_of(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         raise UsageError(f"{url!r} is no URL", hint=_HINT) from None
-    if parts.scheme == "s3":
-        raise UsageError("this version keeps blobs in folders only; s3:// is not there yet", hint=_HINT)
     if parts.scheme != "file":
-        raise UsageError(f"blobs are kept at file:///folder, not at {url!r}", hint=_HINT)
+        raise UsageError(f"blobs are kept at file:///folder or s3://bucket, not at {url!r}", hint=_HINT)
     if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/") or parts.path.strip("/") == "":
         raise UsageError(f"{url!r} names no absolute folder of this machine", hint=_HINT)
     if parts.query or parts.fragment:

@@ -1,0 +1,110 @@
+"""What this machine is about to change in a bucket, written down and durable before it does.
+
+One folder for each upload, locked by whoever uploads, with a log of one JSON value a line. It is operational state:
+by it leftovers are found and removed, and nothing else is made of it (rule K5).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from counterfoil.protocol import codec
+from counterfoil.recipients.blobs import locks
+from counterfoil.recipients.blobs.syncing import sync_data, sync_folder
+
+_LOG: Final = "log"
+
+
+class Journal:
+    """A folder of logs.
+
+    Args:
+        path: on a file system of this machine.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self.uploads = self.path / "uploads"
+
+    def begin(self, unique: str) -> Log:
+        """Begin the log of one upload, and hold its lock."""
+        self.uploads.mkdir(parents=True, exist_ok=True)
+        for folder in (self.uploads, self.path, self.path.parent):
+            sync_folder(folder)
+        folder = self.uploads / unique
+        folder.mkdir()
+        held = locks.lock_folder(folder, wait=True)
+        if held is None:
+            raise FileNotFoundError(folder)
+        sync_folder(self.uploads)
+        return Log(folder, held)
+
+    def left(self) -> Iterator[tuple[str, Log | None]]:
+        """Go through the logs of uploads; None for one that somebody holds."""
+        if not self.uploads.is_dir():
+            return
+        for folder in sorted(self.uploads.iterdir()):
+            held = locks.lock_folder(folder, wait=False)
+            yield folder.name, None if held is None else Log(folder, held)
+
+
+class Log:
+    """One upload's log; whoever has it holds its lock.
+
+    Attributes:
+        entries: what it says so far.
+    """
+
+    def __init__(self, folder: Path, held: int) -> None:
+        self._folder = folder
+        self._held = held
+        self.entries = list(_read(folder / _LOG))
+
+    def write(self, what: str, **facts: Any) -> None:
+        """Add an entry; it is durable on return."""
+        entry = {"what": what, "at": time.time(), **facts}
+        new = not (self._folder / _LOG).exists()
+        with (self._folder / _LOG).open("ab", buffering=0) as file:
+            # After what a crash may have cut: a line of its own.
+            file.write(b"\n" + codec.encode(entry, what="an entry of the journal") + b"\n")
+            sync_data(file.fileno())
+        if new:
+            sync_folder(self._folder)
+        self.entries.append(entry)
+
+    def last(self, what: str) -> dict[str, Any] | None:
+        """Return the last entry of a kind."""
+        return next((entry for entry in reversed(self.entries) if entry["what"] == what), None)
+
+    def first(self, what: str) -> dict[str, Any] | None:
+        """Return the first entry of a kind."""
+        return next((entry for entry in self.entries if entry["what"] == what), None)
+
+    def close(self) -> None:
+        """Let go of it; it stays for whoever cleans up."""
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+    def remove(self) -> None:
+        """Remove it: nothing is left to be cleaned up."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.close()
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        return
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            entry = codec.decode(line) if line else None
+        except ValueError:
+            # Cut by a crash: it was not durable, so nothing was done on it.
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("what"), str):
+            yield entry
