@@ -39,6 +39,7 @@ CAMPAIGNS: Final[dict[str, tuple[Callable[[Arena], None], float]]] = {
     "zombies": (zombies.campaign, 0.2),
     "frozen": (frozen.campaign, 0.2),
     "failovers": (failovers.campaign, 0.2),
+    "murders": (failovers.murders, 0.1),
     "activations": (activations.campaign, 0.1),
 }
 PROBLEMS_SHOWN: Final = 20

@@ -8,7 +8,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any, Final
@@ -19,7 +19,7 @@ from tests.torture import arena as arenas
 from tests.torture.arena import Arena, Site
 from tests.torture.bodies import finding, making
 from tests.torture.postgres.place import Errors, until_told
-from tests.torture.processes import Crew
+from tests.torture.processes import Crew, Worker
 from tests.torture.programs import PAUSE_S, Journal, effect
 
 CONTESTED: Final = 500
@@ -27,6 +27,7 @@ AT_ONCE: Final = 8
 TIMEOUT_S: Final = 20.0
 PATIENCE_S: Final = 300.0
 STREAM: Final = "torture"
+SHORT_BEAT_S: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,39 @@ def campaign(arena: Arena, *, contested: int | None = None, disasters: int | Non
     arena.say(f"{contested} effects contested through {done} disasters: {arena.counts.sends} sends")
 
 
+def murders(arena: Arena, *, contested: int | None = None, kills: int | None = None) -> None:
+    """Kill one of two contesting processes again and again; the other finds its lives gone, by their silence alone."""
+    contested = contested or (200 if arena.seconds >= 30 else 40)
+    with Crew() as crew, nats_site(arena, crew) as (_, site):
+        place = replace(site, address=f"{site.url}&beat={SHORT_BEAT_S}")
+
+        def started() -> Worker:
+            worker = crew.start(contestant, place, range(contested))
+            assert worker.receive(PATIENCE_S) == "ready"
+            worker.send("go")
+            return worker
+
+        workers, done = [started(), started()], 0
+        # Each new process is told of everything again, so what is told does not say when to end.
+        while done < (kills or contested // 10):
+            if not until_told(place, arena.random.randint(2, 10)):
+                break
+            time.sleep(arena.random.uniform(0, 0.1))
+            which = arena.random.randrange(2)
+            workers[which].kill()
+            workers[which] = started()
+            done += 1
+        said = [worker.receive(PATIENCE_S) for worker in workers]
+        counts = place.judge()
+    if any(not isinstance(each, tuple) or len(each[0]) != contested for each in said):
+        arena.problem(f"a process did not come to its end: {said}")
+    if counts.sends > contested or counts.acknowledged + counts.uncertain != contested:
+        arena.problem(f"{contested} effects: {counts}")
+    counts.kills = done
+    arena.counts.add(counts)
+    arena.say(f"{contested} effects through {done} kills: {counts.sends} sends, {counts.uncertain} uncertain")
+
+
 def _compare(arena: Arena, place: NatsSite, said: list[Any], *, contested: int) -> None:
     if any(not isinstance(each, tuple) or len(each) != 3 for each in said):
         arena.problem(f"a process did not come to its end: {said}")
@@ -183,4 +217,4 @@ def _compare(arena: Arena, place: NatsSite, said: list[Any], *, contested: int) 
     arena.say(f"the slowest calls took {left_s:.1f} and {right_s:.1f} s")
 
 
-__all__ = ["campaign"]
+__all__ = ["campaign", "murders"]
