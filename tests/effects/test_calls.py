@@ -1,8 +1,10 @@
 """Calls at once: one shares, two lives race, a caller is cancelled, a call is made from inside itself."""
 
 import asyncio
+import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -433,6 +435,71 @@ async def test_a_cancelled_waiter_leaves_no_trace_when_it_owes_nothing(make, pay
             await waiter
         gate.open()
         await first
+
+
+@ASYNCIO
+@pytest.mark.rule("E6", "S3")
+async def test_a_task_whose_cancellation_is_over_makes_calls_again(make, payee):
+    """A count of cancellations that somebody took is none that is pending."""
+
+    async def fails() -> None:
+        raise ConnectionError
+
+    async def together() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(60))
+            group.create_task(fails())
+
+    async with make() as life, life.run("r") as run:
+        # On Python 3.11 and 3.12 the group leaves its task with a cancellation counted.
+        with pytest.raises(ExceptionGroup):
+            await together()
+        assert await run.effect("pay", run=payee.pay, reconcile=payee.never) == Accepted("item-1", "run")
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        assert await run.step("after", lambda: 1) == 1
+        while task.cancelling():
+            task.uncancel()
+
+
+@ASYNCIO
+@pytest.mark.rule("E6", "S3")
+@pytest.mark.parametrize("kind", ["step", "effect", "sleep", "wait"])
+async def test_nothing_is_started_while_a_task_is_being_cancelled(make, payee, kind):
+    calls: dict[str, Callable[[Any], Any]] = {
+        "step": lambda run: run.step("s", payee.never),
+        "effect": lambda run: run.effect("pay", run=payee.never, reconcile=payee.never),
+        "sleep": lambda run: run.sleep(0.01, name="nap"),
+        "wait": lambda run: run.wait_for("word", "1", timeout=0.01),
+    }
+
+    async def cleans_up(run: Any, *, breaks: bool) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            try:
+                if breaks:
+                    raise ConnectionError
+            finally:
+                await calls[kind](run)
+
+    async def comes_later(run: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await calls[kind](run)
+
+    async with make() as life, life.run("r") as run:
+        for late in (cleans_up(run, breaks=False), cleans_up(run, breaks=True), comes_later(run)):
+            task = asyncio.ensure_future(late)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert life.records() == []
 
 
 # --- E22
