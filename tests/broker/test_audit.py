@@ -436,6 +436,26 @@ async def test_a_runtime_that_was_left_lets_nothing_out_where_the_audit_is_requi
     await act.__aexit__(None, None, None)
 
 
+@pytest.mark.rule("B8")
+async def test_a_runtime_that_is_being_left_lets_nothing_out_where_the_audit_is_required(
+    colour: Colour, post: Post, store: Store
+) -> None:
+    books = Books(colour, store.target)
+    async with books:
+        desk = Desk.make(colour, books.runtime, audit="required")
+        act = desk.activation()
+        await act.__aenter__()
+        session = books.runtime._session
+        session.retain(work := object())  # a handler that goes on beyond its caller
+    with pytest.raises(UsageError, match="was left"):
+        await act.perform(post.send())
+    await act.__aexit__(None, None, None)
+    with pytest.raises(UsageError, match="was left"):
+        await desk.activation().__aenter__()
+    assert post.log == []
+    session.release(work)
+
+
 @pytest.mark.parametrize("make", [Runtime, AsyncRuntime])
 def test_a_runtime_of_the_other_colour_is_refused(make: Callable[..., Any]) -> None:
     other = Colour("asyncio" if make is Runtime else "blocking")

@@ -175,7 +175,8 @@ class Brokerage:
         """Check that an activation may be used.
 
         Raises:
-            UsageError: it was not entered, or in another process than this one.
+            UsageError: it was not entered, or in another process than this one; or its audit is required, and the
+                runtime was left.
         """
         if trail.desk is None:
             raise UsageError("the activation is not open", hint="use it in a `with` block", code="not-entered")
@@ -185,13 +186,17 @@ class Brokerage:
                 hint="enter another one after the fork",
                 code="forked-activation",
             )
+        if self.session is not None and self.required:
+            self.session.check()
 
     def begin(self, authority: Authority, trail: Trail) -> None:
         """Let an activation begin; its deadline counts from now.
 
         Raises:
-            UsageError: the broker was shut down.
+            UsageError: the broker was shut down, or the runtime of its audit was left.
         """
+        if self.session is not None and self.audited:
+            self.session.check()
         authority.deadline += self.desk.now()
         if not self.desk.enter(authority):
             raise UsageError("this broker was shut down", code="broker-closed", hint="make another one")
