@@ -155,6 +155,8 @@ def test_a_file_that_cannot_be_read_is_said_so(tmp_path):
     for place in (tmp_path / "missing.toml", tmp_path):
         with pytest.raises(UsageError, match="cannot be read"):
             Contract.load(place)
+    with pytest.raises(UsageError, match="from a path"):
+        Contract.load(3)  # type: ignore[arg-type]
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="no TOML"):
         Contract.load(str(tmp_path / "binary.toml"))

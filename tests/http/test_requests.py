@@ -300,6 +300,7 @@ async def test_a_recipient_with_a_base_url_stays_at_its_origin(colour):
         lambda _: HTTP("p", contract={"name": "x"}),  # type: ignore[arg-type]
         lambda _: HTTP("p", tls=object()),
         lambda _: HTTP("p", body_bytes_max=0),
+        lambda _: HTTP("p", resolve=5),  # type: ignore[arg-type]
         lambda _: HTTP(""),
     ],
 )

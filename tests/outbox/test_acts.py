@@ -275,6 +275,10 @@ def test_pruning_keeps_what_may_still_matter(lone: Shop) -> None:
     lone.order("waits", not_before=4e9)
     lone.dispatch()
     before = {key: lone.receipt(key) for key in ("sent", "lost", "failed", "waits")}
+    wrong: list[Any] = [0, -1, "1", 1.5, None]
+    for limit in wrong:
+        with pytest.raises(UsageError, match="limit"):
+            lone.outbox.prune(older_than_s=0, limit=limit, **ACT)
     assert lone.outbox.prune(older_than_s=3600, **ACT) == 0
     assert lone.outbox.prune(older_than_s=0, **ACT) == 2
     for key, receipt in before.items():

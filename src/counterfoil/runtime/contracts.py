@@ -75,6 +75,8 @@ class Contract(Terms):
         Raises:
             UsageError: the file cannot be read, is no TOML, or is no contract; the message says where.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"a contract is read from a path, not {type(path).__name__}", code="bad-contract")
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:

@@ -262,6 +262,7 @@ class Outbox:
         Identities, fingerprints and outcomes stay, so that no key is ever used twice. Returns how many that were.
         """
         outbox_acts.said(reason, by)
+        outbox_acts.limited(limit)
         before = self.opened.store.now() - keys.seconds(older_than_s, "older_than_s")
         return len(self.opened.view.prune(before=before, limit=limit))
 

@@ -73,13 +73,18 @@ def listed(view: OutboxView, *, state: str | None, limit: int) -> list[Receipt]:
     """Return receipts: of one state, or of all that has not ended."""
     if state is not None and state not in STATES:
         raise UsageError(f"{state!r} is no state of an intent", hint=f"it is one of {', '.join(STATES)}")
-    if type(limit) is not int or not 1 <= limit <= LIMIT_MAX:
-        raise UsageError(f"limit is an int from 1 to {LIMIT_MAX}, not {limit!r}")
+    limited(limit)
     ended = SETTLED - {"needs-operator", "quarantined"}
     found = view.ended(state, limit=limit) if state in ended else view.waiting(limit=limit)
     stories: list[Story | None] = [view.story(effect_id) for effect_id in found]
     receipts = [receipt_of(story) for story in stories if story is not None]
     return [receipt for receipt in receipts if state is None or receipt.state == state]
+
+
+def limited(limit: int) -> None:
+    """Check how many intents are asked for at most."""
+    if type(limit) is not int or not 1 <= limit <= LIMIT_MAX:
+        raise UsageError(f"limit is an int from 1 to {LIMIT_MAX}, not {limit!r}")
 
 
 def _act(name: str, effect_id: str, *, by: str, reason: str, expect_version: Any) -> Act:

@@ -78,6 +78,8 @@ class HTTP:
             raise UsageError(
                 f"contract is a Contract, not {type(contract).__name__}", hint='see Contract.load("x.toml")'
             )
+        if resolve is not None and not callable(resolve):
+            raise UsageError(f"resolve is a function of host and port, or None, not {type(resolve).__name__}")
         self.base_url = base_url
         self.contract = contract
         self.timeout_s = keys.seconds(timeout_s, "timeout_s", positive=True)
