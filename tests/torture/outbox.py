@@ -236,7 +236,7 @@ class Market:
     def run(self, seconds: float) -> None:
         # The time counts from when there is somebody to be killed.
         give_up = time.monotonic() + PATIENCE_S
-        while not any([self._is_ready(worker) for worker in self._dispatchers]) and time.monotonic() < give_up:
+        while not any(self._is_ready(worker) for worker in self._dispatchers) and time.monotonic() < give_up:
             time.sleep(0.01)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
