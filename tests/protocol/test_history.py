@@ -22,6 +22,7 @@ def test_an_epoch_begins_with_its_generation(epoch: str, generation: int) -> Non
 @pytest.mark.rule("L6")
 def test_reading_goes_on_behind_the_last_position_that_was_read() -> None:
     history = History("n", "r")
+    assert history.position == 0
     history.add([record("step/a", 1), record("step/b", 4)])
     # What was learnt by appending may lie behind records of others that were not read yet.
     history.take(record("step/c", 9))

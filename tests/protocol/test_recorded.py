@@ -7,7 +7,7 @@ import pytest
 
 from counterfoil import NameConflict
 from counterfoil.effects.effect import effect, recorded
-from counterfoil.outcomes import Uncertain
+from counterfoil.outcomes import Accepted, Uncertain
 from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.history import look
 from tests.protocol.play import Play, call
@@ -63,11 +63,12 @@ def test_an_outcome_that_is_on_record_for_another_request_is_refused_by_its_name
 
 @pytest.mark.rule("L10")
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_what_a_pruned_run_answers_is_not_remembered(attempts: int) -> None:
+@pytest.mark.parametrize(("phase", "outcome"), [("accepted", Accepted), ("uncertain", Uncertain)])
+def test_what_a_pruned_run_answers_is_not_remembered(phase: str, outcome: type, attempts: int) -> None:
     play = Play()
-    ended(play, "uncertain", attempts=attempts)
+    ended(play, phase, attempts=attempts)
     pruned(play)
-    assert isinstance(recorded(play.scope, "pay", None), Uncertain)
+    assert isinstance(recorded(play.scope, "pay", None), outcome)
     assert play.scope.memory.known == {}
 
 
