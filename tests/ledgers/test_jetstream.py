@@ -538,3 +538,9 @@ def test_an_effect_leaves_two_records_and_is_replayed_by_another_runtime(nats, s
             assert outcome.proof == 7
     with Runtime(url) as runtime:
         assert len(runtime.ledger.read(runtime.namespace, "r")) >= 2
+
+
+def test_where_no_server_runs_that_is_what_is_said():
+    with pytest.raises(LedgerUnavailable, match="no connection to NATS") as refused:
+        opened("nats://127.0.0.1:1/shop")
+    assert (refused.value.code, refused.value.effect_ran) == ("ledger-unreachable", "no")

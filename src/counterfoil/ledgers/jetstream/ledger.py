@@ -70,7 +70,7 @@ class JetStreamLedger:
         if timeout_s <= 0 or beat_s <= 0:
             raise UsageError(f"timeout_s={timeout_s}, beat_s={beat_s} is not possible", hint="both are more than 0")
         self.sync = opening.sync_policy(place.servers, monitors)
-        _check_sync(self.sync, allowed=allow_lazy_sync)
+        self._lazy_allowed = allow_lazy_sync
         self.stream = checked(stream)
         self._pid = os.getpid()
         self._closed = False
@@ -90,6 +90,9 @@ class JetStreamLedger:
         timeout_s = self._timeout_s
         self._store = Store(place, Subjects(self.stream))
         try:
+            await opening.reach(self._store, timeout_s=timeout_s)
+            # Not before: where no server runs, what cannot be seen of it is not what is to be mended.
+            _check_sync(self.sync, allowed=self._lazy_allowed)
             await opening.prepare(self._store, replicas=replicas, create=create, timeout_s=timeout_s)
             self._reader = Reader(self._store, timeout_s=timeout_s)
             self._lives = Lives(self._store, timeout_s=timeout_s, beat_s=beat_s)

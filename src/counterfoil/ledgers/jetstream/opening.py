@@ -72,11 +72,10 @@ async def prepare(store: Store, *, replicas: int | None, create: bool, timeout_s
     """Make the stream if it is not there, and check its settings.
 
     Raises:
-        UsageError: the server is too old, or the stream can lose records.
-        LedgerUnavailable: no server can be reached, or it makes no stream.
+        UsageError: the stream can lose records.
+        LedgerUnavailable: no server makes or shows a stream.
     """
     deadline = time.monotonic() + timeout_s
-    await _reach(store, deadline)
     name = store.subjects.stream
     answer = await store.api(f"STREAM.INFO.{name}", {}, deadline=deadline)
     if answer.get("error", {}).get("err_code") == troubles.NOT_FOUND:
@@ -104,9 +103,15 @@ async def prepare(store: Store, *, replicas: int | None, create: bool, timeout_s
     store.seen = max(store.seen, await store.last(store.subjects.all, deadline=deadline))
 
 
-async def _reach(store: Store, deadline: float) -> None:
+async def reach(store: Store, *, timeout_s: float) -> None:
+    """Connect to a server that a ledger can be on.
+
+    Raises:
+        UsageError: it is too old, or has no JetStream.
+        LedgerUnavailable: none can be reached.
+    """
     try:
-        await store.link(deadline)
+        await store.link(time.monotonic() + timeout_s)
     except Unreachable as error:
         raise LedgerUnavailable(
             f"no connection to NATS: {error}",

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import aio_pika
 import aiormq
-from aio_pika.abc import AbstractExchange
+from aio_pika.abc import AbstractChannel, AbstractExchange
 from aio_pika.exceptions import DeliveryError, PublishError
 
 from counterfoil.outcomes import Accepted, Outcome, Rejected
@@ -68,19 +68,20 @@ class RabbitLine:
         exchange: where messages go.
     """
 
-    def __init__(self, connection: _Plain, exchange: AbstractExchange, *, peer: str) -> None:
+    def __init__(self, connection: _Plain, channel: AbstractChannel, *, exchange: AbstractExchange, peer: str) -> None:
         self._connection = connection
+        self._channel = channel
         self._ended = asyncio.Event()
         self.peer = peer
         self.exchange = exchange
         connection.close_callbacks.add(self._closed)
-        exchange.channel.close_callbacks.add(self._closed)
+        channel.close_callbacks.add(self._closed)
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     @property
     def alive(self) -> bool:
         """Whether it can be used."""
-        return not (self._ended.is_set() or self._connection.is_closed or self.exchange.channel.is_closed)
+        return not (self._ended.is_set() or self._connection.is_closed or self._channel.is_closed)
 
     def cut(self) -> None:
         """End it hard; what is in flight ends as uncertain."""
@@ -218,7 +219,7 @@ class Rabbit:
             with suppress(Exception):
                 await connection.close()
             raise
-        return RabbitLine(connection, exchange, peer=peer_of(url))
+        return RabbitLine(connection, channel, exchange=exchange, peer=peer_of(url))
 
     def _named(self, url: str) -> dict[str, Any]:
         """Take an address apart for aio-pika; secrets are read now."""
