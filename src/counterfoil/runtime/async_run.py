@@ -388,9 +388,8 @@ class AsyncRun:
         try:
             await self._driver.refresh(scope)
         finally:
-            if pending is not None and (task := asyncio.current_task()) is not None:
-                task.uncancel()
-                task.cancel(*pending.args)
+            if pending is not None:
+                _cancel_again(pending)
 
     async def _drive(self, flow: Callable[[Scope], Any]) -> Any:
         scope = await self._load()
@@ -412,7 +411,7 @@ class AsyncRun:
             await self._read(await self._load())
             if recorded_meanwhile():
                 return
-        if self._cancelled or _unwinding() or await _takes_cancellation():
+        if self._cancelled or _unwinding() or await _cancellation_comes():
             raise asyncio.CancelledError(f"run {self.id!r} was cancelled; nothing was started")
 
     def _cancelling(self) -> bool:
@@ -425,13 +424,20 @@ class AsyncRun:
 # tasks failed leaves one behind, and so does whoever catches `CancelledError` and goes on.
 
 
-async def _takes_cancellation() -> bool:
-    """Let a cancellation of the current task come that has not reached it yet; says whether one did."""
+async def _cancellation_comes() -> bool:
+    """Whether a cancellation of the current task has not reached it yet; it still comes, at its next await."""
     try:
         await asyncio.sleep(0)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as pending:
+        _cancel_again(pending)
         return True
     return False
+
+
+def _cancel_again(taken: asyncio.CancelledError) -> None:
+    if (task := asyncio.current_task()) is not None:
+        task.uncancel()
+        task.cancel(*taken.args)
 
 
 def _unwinding() -> bool:
