@@ -19,19 +19,27 @@ def counted(body: bytes | None, kind: str, *, at: float) -> Standing:
     return standings.claimed(standing, kind, now=at) if kind in (SEND, LOOK) else standing
 
 
-def ready_values(claim: Claim, requeue: Requeue, *, now: float) -> tuple[Any, ...]:
-    """Make the row of an intent that waits again: as the columns of `ready` stand in its table."""
+def ready_values(intent: int, what: Sequence[Any], requeue: Requeue, *, now: float) -> tuple[Any, ...]:
+    """Make the row of an intent that waits again: as the columns of `ready` stand in its table.
+
+    Args:
+        intent: its number.
+        what: recipient, operation, format, lane, place.
+        requeue: what to do with it next, and what is known.
+        now: the database's clock.
+    """
+    recipient, operation, format_, lane, place = what
     due = None if requeue.delay_s is None else now + requeue.delay_s
     return (
-        claim.intent,
+        intent,
         requeue.kind,
-        claim.recipient,
-        claim.operation,
-        claim.format,
+        recipient,
+        operation,
+        format_,
         due,
         now if due is None else due,
-        claim.lane,
-        claim.place,
+        lane,
+        place,
         requeue.state,
         requeue.reason,
         now,
@@ -39,8 +47,14 @@ def ready_values(claim: Claim, requeue: Requeue, *, now: float) -> tuple[Any, ..
     )
 
 
+def ready_again(claim: Claim, requeue: Requeue, *, now: float) -> tuple[Any, ...]:
+    """Make the row of an intent that waits again after a claim."""
+    what = (claim.recipient, claim.operation, claim.format, claim.lane, claim.place)
+    return ready_values(claim.intent, what, requeue, now=now)
+
+
 def orphan(intent: int, what: Sequence[Any], *, then: tuple[str, Standing], now: float) -> tuple[Any, ...]:
-    """Make the row of an intent whose claim's owner is gone.
+    """Make the row of an intent whose claim's owner is gone: due at once.
 
     Args:
         intent: its number.
@@ -51,22 +65,7 @@ def orphan(intent: int, what: Sequence[Any], *, then: tuple[str, Standing], now:
     kind, standing = then
     tried = "retry-scheduled" if standing.claims > standing.revoked else "pending"
     state = "reconciling" if kind == LOOK else tried
-    recipient, operation, format_, lane, place = what
-    return (
-        intent,
-        kind,
-        recipient,
-        operation,
-        format_,
-        now,
-        now,
-        lane,
-        place,
-        state,
-        None,
-        now,
-        standings.encode(standing),
-    )
+    return ready_values(intent, what, Requeue(kind=kind, state=state, standing=standing), now=now)
 
 
 def attempt_row(row: Sequence[Any], standing: Standing) -> AttemptRow:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from counterfoil.ledgers.outbox_rows import RESTING, counted, ready_values
+from counterfoil.ledgers.outbox_rows import RESTING, counted, ready_again
 from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.postgres.outbox_staging import worded
 from counterfoil.ports.outbox_store import Claim, Ending, Known, LateFact
@@ -235,7 +235,7 @@ class PostgresTurn:
                 column.append(value)
         ours = {row[0] for row in self._ask.rows(RECEIPT, (self._epoch, self.now, *columns))}
         done = [ending for ending, attempt in ends if attempt in ours]
-        requeue(self._ask, [ready_values(e.claim, e.requeue, now=self.now) for e in done if e.requeue is not None])
+        requeue(self._ask, [ready_again(e.claim, e.requeue, now=self.now) for e in done if e.requeue is not None])
         for ending in sorted(
             (e for e in done if e.claim.lane is not None), key=lambda e: (e.claim.lane, e.claim.place)
         ):

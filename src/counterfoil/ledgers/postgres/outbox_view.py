@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from counterfoil.errors import Conflict, UsageError
-from counterfoil.ledgers.outbox_rows import attempt_row, counted, story_of
+from counterfoil.ledgers.outbox_rows import attempt_row, counted, ready_values, story_of
 from counterfoil.ledgers.postgres.outbox import PostgresOutbox
 from counterfoil.ledgers.postgres.outbox_turn import ACT, ATTEMPT, HEAD, RECEIPT, Asking, advance, requeue
 from counterfoil.ports.outbox_store import Act, Ages, Consequence, Requeue, Story
-from counterfoil.protocol import standings
 
 _INTENT: Final = (
     "SELECT seq, effect_id, key, recipient, operation, body, policy, lane, place, not_before, expires_at, staged_at"
@@ -181,23 +180,9 @@ def _follow(asking: Asking, story: Story, then: Consequence, *, now: float) -> N
 
 
 def _again(asking: Asking, story: Story, then: Requeue, *, now: float) -> None:
-    due = None if then.delay_s is None else now + then.delay_s
     format_ = asking.rows("SELECT format FROM :schema.intent WHERE seq = %s", (story.intent,))[0][0]
-    row = (
-        story.intent,
-        then.kind,
-        story.recipient,
-        story.operation,
-        format_,
-        due,
-        now if due is None else due,
-        story.lane,
-        story.place,
-        then.state,
-        then.reason,
-        now,
-        standings.encode(then.standing),
-    )
+    what = (story.recipient, story.operation, format_, story.lane, story.place)
+    row = ready_values(story.intent, what, then, now=now)
     requeue(asking, [row])
 
 

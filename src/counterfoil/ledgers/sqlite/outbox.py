@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from counterfoil.errors import UsageError
+from counterfoil.ledgers.outbox_rows import orphan
 from counterfoil.ledgers.sqlite import migrations, outbox_staging
 from counterfoil.ledgers.sqlite.checkpoints import Checkpoints
 from counterfoil.ledgers.sqlite.database import Database
@@ -18,11 +19,10 @@ from counterfoil.ledgers.sqlite.outbox_turn import (
     SqliteTurn,
     insert,
     marks,
-    ready_row,
 )
 from counterfoil.ledgers.sqlite.reader import Reader
 from counterfoil.ledgers.sqlite.transactions import Transactions
-from counterfoil.ports.outbox_store import Claim, Known, NewIntent, Requeue, Staging, Sweep, Turn
+from counterfoil.ports.outbox_store import Known, NewIntent, Staging, Sweep, Turn
 from counterfoil.protocol import standings
 from counterfoil.protocol.standings import LOOK, SEND
 
@@ -37,7 +37,7 @@ _ENLIST: Final = (
     " (SELECT ifnull(max(seq), 0) + 1 FROM counterfoil_attempt), 0)"
 )
 _OPEN: Final = (
-    "SELECT a.seq, a.intent, a.kind, a.standing, s.at, i.recipient, i.operation, i.format, i.lane, i.place, i.effect_id"
+    "SELECT a.seq, a.intent, a.kind, a.standing, s.at, i.recipient, i.operation, i.format, i.lane, i.place"
     " FROM counterfoil_dispatcher d JOIN counterfoil_attempt a ON a.seq >= d.low AND a.owner = d.epoch"
     " LEFT JOIN counterfoil_receipt c ON c.attempt = a.seq"
     " LEFT JOIN counterfoil_sending s ON s.attempt = a.seq AND s.kind = 'grant'"
@@ -241,41 +241,12 @@ def _recover(connection: Connection, gone: str, *, by: str, now: float) -> int:
             insert(connection, SENDING, revoked, tail=" ON CONFLICT (attempt) DO NOTHING")
         receipts, ready = [], []
         for attempt, intent, kind, kept, sent_at, *what in found:
-            then, standing = standings.orphaned(standings.decode(kept), kind, sent_at=sent_at, now=now)
+            then = standings.orphaned(standings.decode(kept), kind, sent_at=sent_at, now=now)
             phase = "revoked" if kind == SEND and sent_at is None else "released"
             receipts.append((attempt, intent, phase, 0, b"{}", by, now))
-            ready.append(
-                _orphan(intent, what, Requeue(kind=then, state=_state(then, standing), standing=standing), now=now)
-            )
+            ready.append(orphan(intent, what, then=then, now=now))
         insert(connection, RECEIPT, receipts)
         insert(connection, READY, ready)
     if len(found) < PAGE:
         connection.execute(_ENDED, (gone,))
     return len(found)
-
-
-def _state(kind: str, standing: standings.Standing) -> str:
-    if kind == LOOK:
-        return "reconciling"
-    return "retry-scheduled" if standing.claims > standing.revoked else "pending"
-
-
-def _orphan(intent: int, what: Sequence[Any], requeue: Requeue, *, now: float) -> tuple[Any, ...]:
-    recipient, operation, format_, lane, place, effect_id = what
-    claim = Claim(
-        attempt=0,
-        intent=intent,
-        owner="",
-        kind=requeue.kind,
-        effect_id=effect_id,
-        namespace="",
-        key="",
-        recipient=recipient,
-        operation=operation,
-        format=format_,
-        body=b"",
-        standing=requeue.standing,
-        lane=lane,
-        place=place,
-    )
-    return ready_row(claim, requeue, now=now)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from counterfoil.ledgers.outbox_rows import ready_again
 from counterfoil.ledgers.sqlite.engines import Connection
 from counterfoil.ledgers.sqlite.outbox_lanes import settle_lane
-from counterfoil.ports.outbox_store import Claim, Ending, Known, LateFact, Requeue
+from counterfoil.ports.outbox_store import Claim, Ending, Known, LateFact
 from counterfoil.protocol import standings
 from counterfoil.protocol.standings import LOOK
 
@@ -195,7 +196,7 @@ class SqliteTurn:
             (attempt, e.claim.intent, e.phase, e.requeue is None, e.body, self._epoch, now) for e, attempt in ends
         ]
         insert(connection, RECEIPT, receipts)
-        again = [ready_row(e.claim, e.requeue, now=now) for e, _ in ends if e.requeue is not None]
+        again = [ready_again(e.claim, e.requeue, now=now) for e, _ in ends if e.requeue is not None]
         if again:
             insert(connection, READY, again)
         for ending in sorted(
@@ -225,23 +226,3 @@ class SqliteTurn:
             row = (claim.intent, "fact", self._epoch, self._now, standings.encode(claim.standing))
             _, last = insert(connection, ATTEMPT, [row])
         self._record([(ending, last)])
-
-
-def ready_row(claim: Claim, requeue: Requeue, *, now: float) -> tuple[Any, ...]:
-    """Make the row of an intent that waits again."""
-    due = None if requeue.delay_s is None else now + requeue.delay_s
-    return (
-        claim.intent,
-        requeue.kind,
-        claim.recipient,
-        claim.operation,
-        claim.format,
-        due,
-        now if due is None else due,
-        claim.lane,
-        claim.place,
-        requeue.state,
-        requeue.reason,
-        now,
-        standings.encode(requeue.standing),
-    )

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final, cast
 
 from counterfoil.errors import Conflict, UsageError
+from counterfoil.ledgers.outbox_rows import attempt_row, ready_values, story_of
 from counterfoil.ledgers.sqlite.engines import Connection
 from counterfoil.ledgers.sqlite.outbox import SqliteOutbox
 from counterfoil.ledgers.sqlite.outbox_lanes import advance, release
 from counterfoil.ledgers.sqlite.outbox_turn import ATTEMPT, READY, RECEIPT, insert, marks
 from counterfoil.ledgers.sqlite.reader import Reader
-from counterfoil.ports.outbox_store import Act, Ages, AttemptRow, Consequence, Requeue, Story
+from counterfoil.ports.outbox_store import Act, Ages, Consequence, Requeue, Story
 from counterfoil.protocol import standings
 
 _INTENT: Final = (
-    "SELECT seq, effect_id, key, recipient, operation, body, policy, lane, place, not_before, expires_at, staged_at,"
-    " format FROM counterfoil_intent WHERE effect_id = ?"
+    "SELECT seq, effect_id, key, recipient, operation, body, policy, lane, place, not_before, expires_at, staged_at"
+    " FROM counterfoil_intent WHERE effect_id = ?"
 )
 _ATTEMPTS: Final = (
     "SELECT a.seq, a.kind, a.owner, a.at, a.standing, s.kind, s.at, c.phase, ifnull(c.final, 0), c.body, c.at"
@@ -117,52 +118,18 @@ def _story(connection: Connection, effect_id: str) -> Story | None:
     found = connection.execute(_INTENT, (effect_id,))
     if not found:
         return None
-    seq, _, key, recipient, operation, body, policy, lane, place, not_before, expires_at, staged_at, _ = found[0]
-    attempts = tuple(_attempt(row) for row in connection.execute(_ATTEMPTS, (seq,)))
-    late = tuple((attempt, claims, said, at) for attempt, claims, said, at in connection.execute(_LATE, (seq,)))
-    acts = tuple((name, by, why, at, said) for name, by, why, at, said in connection.execute(_ACTS, (effect_id,)))
+    seq, lane = found[0][0], found[0][7]
     waiting = connection.execute(_WAITING, (seq,))
-    head, stuck, since = 1, None, None
-    if lane is not None:
-        for row in connection.execute("SELECT at, stuck, since FROM counterfoil_lane_head WHERE lane = ?", (lane,)):
-            head, stuck, since = row
-    return Story(
-        effect_id=effect_id,
-        key=key,
-        recipient=recipient,
-        operation=operation,
-        body=body,
-        policy=policy,
-        lane=lane,
-        place=place,
-        not_before=not_before,
-        expires_at=expires_at,
-        staged_at=staged_at,
-        version=1 + sum(2 if a.phase else 1 for a in attempts) + len(late) + len(acts),
-        intent=seq,
-        waiting=(*waiting[0][:5], standings.decode(waiting[0][5])) if waiting else None,
-        lane_at=None if lane is None else head,
-        lane_stuck=None if stuck is None else (stuck, since or 0.0),
-        attempts=attempts,
-        late=late,
-        acts=acts,
-    )
-
-
-def _attempt(row: Sequence[Any]) -> AttemptRow:
-    attempt, kind, owner, at, kept, right, right_at, phase, final, body, ended = row
-    return AttemptRow(
-        attempt=attempt,
-        kind=kind,
-        owner=owner,
-        at=at,
-        standing=standings.decode(kept),
-        right=right,
-        right_at=right_at,
-        phase=phase,
-        final=bool(final),
-        body=body or b"{}",
-        ended=ended,
+    head = connection.execute("SELECT at, stuck, since FROM counterfoil_lane_head WHERE lane = ?", (lane,))
+    return story_of(
+        found[0],
+        waiting=waiting[0] if waiting else None,
+        head=cast(tuple[int, str | None, float | None], head[0]) if head else None,
+        attempts=[
+            attempt_row((*row[:4], *row[5:]), standings.decode(row[4])) for row in connection.execute(_ATTEMPTS, (seq,))
+        ],
+        late=connection.execute(_LATE, (seq,)),
+        acts=connection.execute(_ACTS, (effect_id,)),
     )
 
 
@@ -197,23 +164,9 @@ def _scoped(connection: Connection, act: Act, *, now: float) -> None:
 def _follow(connection: Connection, story: Story, then: Consequence, *, now: float) -> None:
     if isinstance(then, Requeue):
         connection.execute("DELETE FROM counterfoil_ready WHERE intent = ?", (story.intent,))
-        due = None if then.delay_s is None else now + then.delay_s
         format_ = connection.execute("SELECT format FROM counterfoil_intent WHERE seq = ?", (story.intent,))[0][0]
-        row = (
-            story.intent,
-            then.kind,
-            story.recipient,
-            story.operation,
-            format_,
-            due,
-            now if due is None else due,
-            story.lane,
-            story.place,
-            then.state,
-            then.reason,
-            now,
-            standings.encode(then.standing),
-        )
+        what = (story.recipient, story.operation, format_, story.lane, story.place)
+        row = ready_values(story.intent, what, then, now=now)
         insert(connection, READY, [row])
         if story.lane is not None and story.place is not None:
             release(connection, story.lane, story.place)
