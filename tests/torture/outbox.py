@@ -308,10 +308,10 @@ class Market:
     def _settle(self) -> None:
         """Let everything come to its end."""
         known = recipients(self._place.client, lethal=False)
-        with Dispatcher(self._place.url, known, terms=TERMS, concurrency=32) as dispatcher:
-            if not dispatcher.run_until_idle(timeout_s=PATIENCE_S):
-                self._arena.problem("it does not come to an end")
         with Outbox(self._place.url) as outbox:
+            with Dispatcher(self._place.url, known, terms=TERMS, concurrency=32) as dispatcher:
+                if not self._idle(dispatcher, outbox):
+                    self._arena.problem("it does not come to an end")
             # A head that nobody knows about holds its lane: a person decides, and the rest goes on.
             for _ in range(200):
                 stuck = [r for r in self._heads(outbox) if r.state in ("needs-operator", "quarantined", "uncertain")]
@@ -322,7 +322,19 @@ class Market:
                         receipt.key, did_not_happen=True, reason="judged", by="me", expect_version=receipt.version
                     )
                 with Dispatcher(self._place.url, known, terms=TERMS, concurrency=32) as dispatcher:
-                    dispatcher.run_until_idle(timeout_s=PATIENCE_S)
+                    self._idle(dispatcher, outbox)
+
+    @staticmethod
+    def _idle(dispatcher: Dispatcher, outbox: Outbox) -> bool:
+        give_up = time.monotonic() + PATIENCE_S
+        while dispatcher.run_until_idle(timeout_s=PATIENCE_S):
+            # What a killed one had in hand is nobody's until its silence has been noticed.
+            if not any(state == "dispatching" for _, state, *_ in outbox.depth()):
+                return True
+            if time.monotonic() > give_up:
+                break
+            time.sleep(0.05)
+        return False
 
     @staticmethod
     def _heads(outbox: Outbox) -> list[Receipt]:
