@@ -402,10 +402,12 @@ def test_what_is_submitted_together_is_committed_and_told_together(ledger):
     while got < 101:
         letters.append(told.get(timeout=10))
         got += len(letters[-1])
-    others = other.get(timeout=10)
+    others: list[list] = []
+    while sum(map(len, others)) < 100:
+        others.append(other.get(timeout=10))
     assert meddler.commits() <= 2
-    assert len(letters) <= 2
-    assert [token for token, _ in others] == list(range(0, 200, 2))
+    assert max(len(letters), len(others)) <= 2
+    assert [token for letter in others for token, _ in letter] == list(range(0, 200, 2))
     assert [token for letter in letters for token, _ in letter] == ["first", *range(1, 200, 2)]
 
 
