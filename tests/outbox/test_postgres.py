@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -215,7 +216,9 @@ def test_row_and_intent_stand_together_when_the_applications_commit_is_lost(
         connection.execute("INSERT INTO orders (id) VALUES ('o1')")
         wired.outbox.stage(connection, wired.operation("o1"), key="o1", lane="L")
         proxy.rule = On(COMMIT, act, times=1)
-        with pytest.raises(psycopg.OperationalError):
+        # Passed on before the cut, the server may even be quick enough to answer.
+        answered = contextlib.suppress if act is Act.PASS_THEN_CUT else pytest.raises
+        with answered(psycopg.OperationalError):
             connection.commit()
     proxy.rule = None
     until(lambda: counted(wired, "intent") == len(wired.orders()))
