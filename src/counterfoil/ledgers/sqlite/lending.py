@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from counterfoil.errors import CommitUnknown, CounterfoilError, UsageError
+from counterfoil.errors import CounterfoilError, UsageError
 from counterfoil.ledgers.rows import forked
 from counterfoil.ledgers.sqlite import troubles
 from counterfoil.ledgers.sqlite.database import Database
@@ -137,20 +137,12 @@ class Lending:
 
     def _commit(self, connection: Connection) -> None:
         try:
-            try:
-                connection.command("COMMIT")
-            except StoreError as error:
-                if error.code not in troubles.WAITS or not connection.in_transaction():
-                    raise
-                self._database.patiently(lambda: connection.command("COMMIT"))
+            self._transactions.command_commit(connection)
         except StoreError as error:
             if error.code == CONSTRAINT and error.__cause__ is not None:
                 # A deferred constraint of the application's own: it is told by its own driver.
                 raise error.__cause__ from None
-            said = troubles.at_commit(error)
-            if isinstance(said, CommitUnknown):
-                self._transactions.sync_failed = True
-            raise said from error
+            raise self._transactions.at_commit(error) from error
 
 
 def _ended_by_itself(action: int) -> UsageError:

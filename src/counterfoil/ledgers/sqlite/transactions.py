@@ -93,7 +93,7 @@ class Transactions:
             self.roll_back(connection)
             if error.code in troubles.WAITS or error.code in troubles.OF_THE_STATEMENT:
                 return None
-            raise self._at_commit(error) from error
+            raise self.at_commit(error) from error
         return position if added else None
 
     def roll_back(self, connection: Connection) -> None:
@@ -129,23 +129,28 @@ class Transactions:
             self._generations.look(connection)
             self._seen = seen
 
+    def command_commit(self, connection: Connection) -> None:
+        """Commit; what SQLite answers otherwise is for `at_commit`."""
+        try:
+            connection.command("COMMIT")
+        except StoreError as error:
+            # A busy COMMIT leaves the transaction open: it is committed again.
+            if error.code not in troubles.WAITS or not connection.in_transaction():
+                raise
+            self._database.patiently(lambda: connection.command("COMMIT"))
+
     def _commit(self, connection: Connection) -> None:
         try:
-            try:
-                connection.command("COMMIT")
-            except StoreError as error:
-                # A busy COMMIT leaves the transaction open: it is committed again.
-                if error.code not in troubles.WAITS or not connection.in_transaction():
-                    raise
-                self._database.patiently(lambda: connection.command("COMMIT"))
+            self.command_commit(connection)
         except StoreError as error:
             self.roll_back(connection)
-            raise self._at_commit(error) from error
+            raise self.at_commit(error) from error
         except BaseException:
             self.roll_back(connection)
             raise
 
-    def _at_commit(self, error: StoreError) -> LedgerError:
+    def at_commit(self, error: StoreError) -> LedgerError:
+        """Make the error for a COMMIT that failed, and remember where its sync may have."""
         said = troubles.at_commit(error)
         if isinstance(said, CommitUnknown):
             self.sync_failed = True
