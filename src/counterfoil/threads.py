@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 T = TypeVar("T")
+
+_log: Final = logging.getLogger("counterfoil")
 
 WORKERS_MAX: Final = 256
 _IDLE_S: Final = 30.0
@@ -77,12 +81,39 @@ class Workers:
             return work
 
 
+class _Estate:
+    """Does for collected objects what they cannot do themselves, in a thread of its own."""
+
+    def __init__(self) -> None:
+        # Nothing but its `put` may run inside a collection: that interrupts a thread anywhere, holding any lock.
+        self.left: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = False
+
+    def open(self) -> None:
+        """Start the thread, if there is none yet."""
+        with self._lock:
+            if not self._started:
+                self._started = True
+                start_daemon("estate", self._work)
+
+    def _work(self) -> None:
+        while True:
+            work = self.left.get()
+            try:
+                work()
+            except Exception:  # noqa: BLE001
+                _log.warning("something that nobody closed could not be closed", exc_info=True)
+            del work
+
+
 class _Shared:
     """What the process shares: made on first use, and made anew in a forked child."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.workers = Workers()
+        self.estate = _Estate()
         self.loop: asyncio.AbstractEventLoop | None = None
 
 
@@ -101,6 +132,23 @@ if hasattr(os, "register_at_fork"):
 def submit(work: Callable[[], None]) -> None:
     """Run `work` in a daemon thread of the process's own pool."""
     _shared.workers.submit(work)
+
+
+def when_collected(owner: object, work: Callable[[], object]) -> weakref.finalize[..., object]:
+    """Run `work` in a thread of its own soon after `owner` was collected; not at the end of the process.
+
+    Args:
+        owner: `work` must not hold it.
+        work: may block and take locks, unlike what `weakref.finalize` itself runs.
+
+    Returns:
+        What takes this back with `detach`; in a forked child nothing is run for what its parent made.
+    """
+    estate = _shared.estate
+    estate.open()
+    finalizer = weakref.finalize(owner, estate.left.put, work)
+    finalizer.atexit = False
+    return finalizer
 
 
 class Running:

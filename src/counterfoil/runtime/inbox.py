@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -12,6 +11,7 @@ from counterfoil.ports.outbox_store import InboxStore, Staging
 from counterfoil.protocol import keys
 from counterfoil.runtime.desks import Opened
 from counterfoil.staging import driver_module
+from counterfoil.threads import when_collected
 
 DAY_S: Final = 86_400.0
 
@@ -30,7 +30,7 @@ class Inbox:
     def __init__(self, url_or_runtime: Any, *, window_s: float = 30 * DAY_S) -> None:
         self.opened = Opened(url_or_runtime)
         self._window_s = keys.seconds(window_s, "window_s", positive=True)
-        self._finalize = weakref.finalize(self, self.opened.close)
+        when_collected(self, self.opened.close)
 
     def __enter__(self) -> Self:
         self.opened.open()

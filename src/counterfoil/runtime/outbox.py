@@ -19,6 +19,7 @@ from counterfoil.runtime import nudges, outbox_acts, telemetry, tracing
 from counterfoil.runtime.desks import Opened
 from counterfoil.runtime.snapshots import OutboxSnapshot, snapshot_of
 from counterfoil.staging import driver_module
+from counterfoil.threads import when_collected
 
 POLL_FIRST_S: Final = 0.005
 POLL_LAST_S: Final = 0.1
@@ -43,7 +44,7 @@ class Outbox:
         self, url_or_runtime: Any, *, namespace: str | None = None, clock: Any = None, create: bool = True
     ) -> None:
         self.opened = Opened(url_or_runtime, namespace=namespace, clock=clock, create=create)
-        self._finalize = weakref.finalize(self, self.opened.close)
+        when_collected(self, self.opened.close)
 
     def __enter__(self) -> Self:
         self.opened.open()

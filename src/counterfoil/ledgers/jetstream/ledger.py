@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-import weakref
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from counterfoil.errors import UsageError
@@ -25,7 +25,7 @@ from counterfoil.ledgers.rows import OwnerRow, RunRow, closed, forked
 from counterfoil.ledgers.submissions import Submission
 from counterfoil.ports.ledger import Deliver
 from counterfoil.protocol.records import Entry, Record
-from counterfoil.threads import Loop
+from counterfoil.threads import Loop, when_collected
 
 T = TypeVar("T")
 
@@ -82,8 +82,7 @@ class JetStreamLedger:
             self._loop.stop()
             raise
         # A ledger that nobody closes leaves no socket behind; its lives are over by their silence.
-        self._end = weakref.finalize(self, self._loop.stop, self._store.close)
-        self._end.atexit = False
+        self._forgotten = when_collected(self, partial(self._loop.stop, self._store.close))
         self._lanes = Lanes(_LANES, self._commit)
 
     async def _open(self, place: Place, *, beat_s: float, replicas: int | None, create: bool) -> None:
@@ -225,7 +224,8 @@ class JetStreamLedger:
         self._closed = True
         self._lanes.stop()
         self._run(self._leave())
-        self._end()
+        self._forgotten.detach()
+        self._loop.stop(self._store.close)
 
     async def _leave(self) -> None:
         await self._lives.let_go()

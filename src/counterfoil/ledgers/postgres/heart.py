@@ -13,7 +13,7 @@ import psycopg
 
 from counterfoil.errors import CounterfoilError
 from counterfoil.ledgers.postgres.connections import Connection
-from counterfoil.threads import start_daemon
+from counterfoil.threads import start_daemon, when_collected
 
 if TYPE_CHECKING:
     from counterfoil.ledgers.postgres.lives import Lives
@@ -37,7 +37,7 @@ class Heart:
         self._lock = threading.Lock()
         self._started = False
         self._stopped = threading.Event()
-        weakref.finalize(lives, self._stopped.set).atexit = False
+        when_collected(lives, self._stopped.set)
 
     def start(self) -> None:
         """Start beating, if it does not beat already."""

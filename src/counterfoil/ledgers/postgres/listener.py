@@ -21,7 +21,7 @@ from counterfoil.errors import CounterfoilError
 from counterfoil.ledgers.postgres.pool import Pool
 from counterfoil.ledgers.submissions import Submission
 from counterfoil.protocol.records import EFFECT, PARK, RUN, STEP
-from counterfoil.threads import start_daemon
+from counterfoil.threads import start_daemon, when_collected
 
 # Looked for at least this often although we listen: a notification may be lost.
 FLOOR_S: Final = 1.0
@@ -64,7 +64,7 @@ class Listener:
         self._looked = 0.0
         self._bell = _Bell()
         self._started: set[str] = set()
-        weakref.finalize(self, self._bell.stop).atexit = False
+        when_collected(self, self._bell.stop)
 
     def due(self) -> bool:
         """Return whether somebody who waits should look into the database now."""

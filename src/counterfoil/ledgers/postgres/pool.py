@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import random
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Condition
 from typing import Final, TypeVar
 
@@ -21,6 +21,7 @@ from counterfoil.errors import LedgerReadOnly, LedgerUnavailable
 from counterfoil.ledgers.postgres import troubles
 from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.rows import closed, forked
+from counterfoil.threads import when_collected
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Connection)
@@ -53,7 +54,7 @@ class Pool:
         self._waiting = 0
         self._closed = False
         # Not at exit: a child would say goodbye to the server on connections that are its parent's.
-        weakref.finalize(self, _close_all, self._free, self._process).atexit = False
+        when_collected(self, partial(_close_all, self._free, self._process))
 
     def usable(self) -> None:
         """Raise unless this process may use the ledger.

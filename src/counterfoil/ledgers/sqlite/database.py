@@ -11,7 +11,6 @@ import logging
 import os
 import random
 import time
-import weakref
 from collections.abc import Callable
 from threading import Lock
 from typing import Final, TypeVar
@@ -70,9 +69,8 @@ class Database:
         self._closed = False
         self.forked = False
         self._check_place(strict=strict)
-        self.file = self._claimed()
-        self._unclaim = weakref.finalize(self, presence.release, self.file)
-        self._unclaim.atexit = False
+        self._presence = self._claimed()
+        self.file = self._presence.file
         forks.watch(self)
 
     def writing(self) -> Connection:
@@ -150,7 +148,7 @@ class Database:
         with self.write_lock, self.read_lock:
             self._closed = True
             self._drop()
-            self._unclaim()
+            presence.release(self._presence)
 
     def suspend(self, give_up: float) -> bool:
         """Before a fork: wait for what is going on, close the connections, keep both locks.
@@ -176,7 +174,6 @@ class Database:
         self.forked = True
         left = tuple(one for one in (self._writes, self._reads, self._lent) if one is not None)
         self._lent = None
-        self._unclaim.detach()
         self.write_lock = Lock()
         self.read_lock = Lock()
         return left
@@ -207,12 +204,12 @@ class Database:
                 _warned.add(self.engine)
                 _log.warning("%s when several processes write: %s", found, mend)
 
-    def _claimed(self) -> presence.Identity:
-        claimed = presence.identity(self.path)
-        if claimed is not None:
-            if forks.inherited(claimed):
+    def _claimed(self) -> presence.Presence:
+        found, claimed = presence.identity(self.path), None
+        if found is not None:
+            if forks.inherited(found):
                 raise forked()
-            presence.claim(claimed, self.engine)
+            claimed = presence.claim(found, self.engine)
         left_behind = os.path.exists(f"{self.path}-wal")  # noqa: PTH110
         try:
             self._writes = self._connected(first=True)
@@ -220,18 +217,18 @@ class Database:
             if left_behind:
                 _sync(self._writes)
             file = _existing(self.path)
-            if file != claimed:  # new, or copied by an overlay file system when it was opened for writing
-                presence.claim(file, self.engine)
-                if claimed:
-                    presence.release(claimed)
-                claimed = file
+            if claimed is None or file != claimed.file:
+                # New, or copied by an overlay file system when it was opened for writing.
+                former, claimed = claimed, presence.claim(file, self.engine)
+                if former is not None:
+                    presence.release(former)
         except BaseException:
             if self._writes is not None:
                 self._writes.close()
-            if claimed:
+            if claimed is not None:
                 presence.release(claimed)
             raise
-        return file
+        return claimed
 
     def _connected(self, *, first: bool = False) -> Connection:
         try:

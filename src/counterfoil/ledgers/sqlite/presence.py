@@ -10,6 +10,7 @@ import os
 import sys
 from threading import Lock
 from typing import Final
+from weakref import WeakSet
 
 from counterfoil.errors import UsageError
 
@@ -20,8 +21,18 @@ _MENDS: Final = {
     "sqlite3": "open the ledger with ?engine=apsw, so that one library serves the file",
 }
 
+
+class Presence:
+    """One use of a file by an engine of this process; it ends with `release`, or when it is collected."""
+
+    def __init__(self, file: Identity, engine: str) -> None:
+        self.file = file
+        self.engine = engine
+
+
+# Weak, since a collection may come at any point of this module, with the lock held: what it ends needs no lock.
 _lock = Lock()
-_users: dict[Identity, tuple[str, int]] = {}
+_present: WeakSet[Presence] = WeakSet()
 
 
 def identity(path: str) -> Identity | None:
@@ -33,29 +44,27 @@ def identity(path: str) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
-def claim(file: Identity, engine: str) -> None:
-    """Enter this process's use of a file by an engine.
+def claim(file: Identity, engine: str) -> Presence:
+    """Enter this process's use of a file by an engine; it lasts as long as what is returned.
 
     Raises:
         UsageError: another SQLite library uses the file in this process, as far as can be seen.
     """
     with _lock:
-        used_by, count = _users.get(file, (engine, 0))
-        if used_by != engine:
-            raise UsageError(f"this process has the file open with {used_by}", hint=_MENDS[engine])
-        if count == 0 and _foreign(file, engine):
+        engines = {one.engine for one in _present if one.file == file}
+        if engines - {engine}:
+            raise UsageError(f"this process has the file open with {engines.pop()}", hint=_MENDS[engine])
+        if not engines and _foreign(file, engine):
             raise UsageError("another SQLite library of this process has the file open", hint=_MENDS[engine])
-        _users[file] = (engine, count + 1)
+        claimed = Presence(file, engine)
+        _present.add(claimed)
+        return claimed
 
 
-def release(file: Identity) -> None:
-    """Take back one `claim`."""
+def release(claimed: Presence) -> None:
+    """End a use."""
     with _lock:
-        engine, count = _users.get(file, ("", 0))
-        if count > 1:
-            _users[file] = (engine, count - 1)
-        else:
-            _users.pop(file, None)
+        _present.discard(claimed)
 
 
 def _foreign(file: Identity, engine: str) -> bool:
@@ -100,6 +109,6 @@ def _names(name: str, file: Identity) -> bool:
 
 def forget_in_child() -> None:
     """Start anew in a child: what the parent uses is no use of the child's."""
-    global _lock  # noqa: PLW0603
+    global _lock, _present  # noqa: PLW0603
     _lock = Lock()
-    _users.clear()
+    _present = WeakSet()

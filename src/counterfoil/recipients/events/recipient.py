@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import ssl
-import weakref
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
@@ -18,6 +17,7 @@ from counterfoil.recipients.events.leaving import Leaving
 from counterfoil.recipients.events.message import Message
 from counterfoil.recipients.events.operation import FORMAT, VERB, Operation
 from counterfoil.recipients.events.places import Auth, Place, exchange_of, peer_of, stream_of, urls_of
+from counterfoil.threads import when_collected
 
 
 class Broker(Protocol):
@@ -99,8 +99,7 @@ class Events:
 
             self.broker = Rabbit(place, self.stream, connect_s=self.timeout_s)
         # Who forgets to close it leaves no connection behind either.
-        self._closing = weakref.finalize(self, self.broker.close)
-        self._closing.atexit = False
+        when_collected(self, self.broker.close)
 
     def __repr__(self) -> str:
         return self._shown
