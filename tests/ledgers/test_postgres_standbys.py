@@ -15,6 +15,8 @@ from tests.servers.postgres import Cluster
 
 BOTH = pytest.mark.parametrize("postgres_major", [16, 18], indirect=True)
 
+CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
 Replicated = tuple[Cluster, Cluster]
 Open = Callable[[str], Any]
 
@@ -46,13 +48,11 @@ def test_a_commit_that_was_told_not_to_wait_is_unknown_and_settled_when_the_stan
     ledger = open_ledger(primary.url())
     epoch = ledger.register("x")
     ledger.append(entry("before", epoch))
-    primary.set(synchronous_standby_names="standby")
-    until(lambda: primary.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"))
-    standby.freeze()
+    primary.wait_for(standby)
     mine = intent("lost", epoch)
     appending = Doing(lambda: answer(ledger, mine))
     until(waits_for_the_standby(primary))
-    primary.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    primary.execute(CANCEL)
     # It is on the primary's disk, everybody sees it there, and it may still be lost: so there is no answer.
     until(lambda: [r for r in ledger.read("n", "run") if r.slot == "lost"])
     assert appending.lasts(0.5)
@@ -68,12 +68,10 @@ def test_a_loser_waits_until_the_record_that_won_is_safe(replicated_postgres: Re
     winners, losers = winner.register("winner"), loser.register("loser")
     winner.append(entry("before", winners))
     loser.append(entry("before too", losers))
-    primary.set(synchronous_standby_names="standby")
-    until(lambda: primary.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"))
-    standby.freeze()
+    primary.wait_for(standby)
     winning = Doing(lambda: answer(winner, intent("slot", winners)))
     until(waits_for_the_standby(primary))
-    primary.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    primary.execute(CANCEL)
     until(lambda: [r for r in loser.read("n", "run") if r.slot == "slot"])
     losing = Doing(lambda: answer(loser, intent("slot", losers)))
     assert losing.lasts(0.5)
@@ -91,9 +89,7 @@ def test_what_was_terminated_while_it_waited_for_the_standby_is_settled(
     ledger = open_ledger(primary.url())
     epoch = ledger.register("x")
     ledger.append(entry("before", epoch))
-    primary.set(synchronous_standby_names="standby")
-    until(lambda: primary.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"))
-    standby.freeze()
+    primary.wait_for(standby)
     mine = intent("lost", epoch)
     appending = Doing(lambda: answer(ledger, mine))
     until(waits_for_the_standby(primary))

@@ -135,6 +135,30 @@ class Cluster:
         self.execute(*[f"ALTER SYSTEM SET {name} = '{value}'" for name, value in settings.items()])
         self.execute("SELECT pg_reload_conf()")
 
+    def wait_for(self, standby: Cluster) -> None:
+        """From now on answer no commit until the standby has it; and freeze the standby."""
+        self.set(synchronous_standby_names="standby")
+        follows = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+        until(lambda: self.execute(follows), failing=lambda: "the standby does not follow")
+        standby.freeze()
+        # The one process that makes commits wait says nowhere that it has read the setting.
+        until(self._commit_waits, failing=lambda: "commits do not wait")
+
+    def _commit_waits(self) -> bool:
+        with self.connect() as connection:
+            pid = connection.info.backend_pid
+            waits = f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'SyncRep'"
+            connection.pgconn.send_query(b"CREATE TABLE probe (); DROP TABLE probe")
+            waiting = False
+            while connection.pgconn.is_busy() and not waiting:
+                waiting = bool(self.execute(waits))
+                connection.pgconn.consume_input()
+            if waiting:
+                self.execute(f"SELECT pg_cancel_backend({pid})")
+            while connection.pgconn.get_result():
+                pass
+            return waiting
+
     def database(self, name: str) -> str:
         """Make a database and return its address."""
         self.execute(f'CREATE DATABASE "{name}"')

@@ -106,9 +106,7 @@ def test_a_commit_waits_for_a_synchronous_standby_and_says_when_it_did_not(
 ) -> None:
     primary, standby = replicated_postgres
     primary.execute("CREATE TABLE t (n int)")
-    primary.set(synchronous_standby_names="standby")
-    primary.execute("INSERT INTO t VALUES (1)")
-    standby.freeze()
+    primary.wait_for(standby)
     notices: list[str | None] = []
     with primary.connect() as connection, primary.connect() as other:
         connection.add_notice_handler(lambda diagnostic: notices.append(diagnostic.sqlstate))
