@@ -107,6 +107,47 @@ def test_sqlalchemy_on_another_database_is_refused(store: FileShop, tmp_path: Pa
     engine.dispose()
 
 
+WITHOUT_GREENLET = """
+import sys
+sys.modules["greenlet"] = None  # SQLAlchemy does not bring it along
+import sqlalchemy
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from counterfoil import Outbox
+from tests.outbox.shop import Mailbox, recipients
+
+outbox = Outbox(f"sqlite:///{sys.argv[1]}?engine=sqlite3")
+mail = recipients(Mailbox())["mail"].operations["send"]
+engine = sqlalchemy.create_engine(f"sqlite:///{sys.argv[1]}")
+row = sqlalchemy.text("INSERT INTO orders (id) VALUES (:id)")
+with engine.begin() as connection:
+    connection.execute(row, {"id": "core"})
+    outbox.stage(connection, mail(to="bo"), key="core")
+with Session(engine) as session, session.begin():
+    session.execute(row, {"id": "orm"})
+    outbox.stage(session, mail(to="bo"), key="orm")
+scoped = scoped_session(sessionmaker(engine))
+scoped.execute(row, {"id": "scoped"})
+outbox.stage(scoped, mail(to="bo"), key="scoped")
+scoped.commit()
+scoped.remove()
+outbox.close()
+engine.dispose()
+"""
+
+
+@pytest.mark.rule("X1")
+def test_sqlalchemy_stages_without_what_only_its_asyncio_twins_need(store: FileShop) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WITHOUT_GREENLET, str(store.path)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert store.orders() == {"core", "orm", "scoped"}
+    assert all(store.outbox.receipt(key) for key in ("core", "orm", "scoped"))
+
+
 DJANGO = """
 import sys
 import django

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.engine import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from counterfoil.ledgers.postgres.outbox_staging import numbered
@@ -19,7 +19,11 @@ _BEGIN = "use `with session.begin():` or `with engine.begin() as connection:`"
 
 def is_async(connection: Any) -> bool:
     """Whether the connection is one of asyncio."""
-    return isinstance(connection, (AsyncConnection, AsyncSession, async_scoped_session))
+    # Whoever has one has imported this. We do not: without greenlet, which SQLAlchemy does not bring along, it raises.
+    twins = sys.modules.get("sqlalchemy.ext.asyncio")
+    return twins is not None and isinstance(
+        connection, (twins.AsyncConnection, twins.AsyncSession, twins.async_scoped_session)
+    )
 
 
 def check(connection: Any, ledger: Any) -> None:
@@ -28,9 +32,10 @@ def check(connection: Any, ledger: Any) -> None:
     Raises:
         UsageError: there is no open transaction, or it is another database.
     """
-    if isinstance(connection, (scoped_session, async_scoped_session)):
-        connection = connection()
-    if not isinstance(connection, (Connection, Session)) and not is_async(connection):
+    awaited = is_async(connection)
+    if isinstance(connection, scoped_session) or (awaited and callable(connection)):
+        connection = connection()  # the session that is current in this scope
+    if not isinstance(connection, (Connection, Session)) and not awaited:
         raise no_connection(connection)
     if not connection.in_transaction():
         raise no_transaction(_BEGIN)
