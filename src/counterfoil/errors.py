@@ -125,7 +125,7 @@ class EffectError(CounterfoilError):
     """Something about an effect that only its recipient can answer."""
 
     code = "effect"
-    effect_ran = "unknown"
+    effect_ran: EffectRan = "unknown"
 
 
 class EffectUnresolved(EffectError):
@@ -183,7 +183,7 @@ class LedgerReadOnly(LedgerUnavailable):
     """The ledger may be read but takes no new records: a read-only file, or one that went back in time."""
 
     code = "ledger-read-only"
-    effect_ran = "no"
+    effect_ran: EffectRan = "no"
 
 
 class CommitUnknown(LedgerUnavailable):
@@ -196,7 +196,7 @@ class LedgerCorrupt(LedgerError):
     """A record cannot be decoded, or was written by a newer version. Nothing was called for its name."""
 
     code = "ledger-corrupt"
-    effect_ran = "unknown"
+    effect_ran: EffectRan = "unknown"
 
 
 class FingerprintKeyUnknown(LedgerError):
@@ -239,7 +239,7 @@ class BlobMissing(RecipientError):
     """No sealed blob has this reference; nothing was returned."""
 
     code = "blob-missing"
-    effect_ran = "no"
+    effect_ran: EffectRan = "no"
 
 
 class BlobDamaged(RecipientError):
@@ -250,7 +250,7 @@ class BlobDamaged(RecipientError):
     """
 
     code = "blob-damaged"
-    effect_ran = "no"
+    effect_ran: EffectRan = "no"
 
     def __init__(self, message: str = "", *, fault: str, **more: Any) -> None:
         super().__init__(message, **more)

@@ -6,6 +6,7 @@ from typing import Any, assert_never, assert_type
 
 import counterfoil
 from counterfoil import UNASKABLE, Accepted, AsyncRun, Failed, Outcome, Recipient, Rejected, Run, Uncertain
+from counterfoil.errors import EffectRan
 from counterfoil.ports.durability import AsyncDurability, Durability
 
 
@@ -81,6 +82,19 @@ async def mounted_async(durability: AsyncDurability) -> Any:
 
 def body(run: Run, order: str, amount: int = 1) -> dict[str, int]:
     return {order: amount}
+
+
+def told(
+    unresolved: counterfoil.EffectUnresolved,
+    corrupt: counterfoil.LedgerCorrupt,
+    read_only: counterfoil.LedgerReadOnly,
+    missing: counterfoil.BlobMissing,
+    damaged: counterfoil.BlobDamaged,
+) -> bool:
+    """A comparison with each of the three words is no error: any error may say any of them."""
+    assert_type(missing.effect_ran, EffectRan)
+    assert_type(damaged.effect_ran, EffectRan)
+    return unresolved.effect_ran == "yes" or corrupt.effect_ran == "no" or read_only.effect_ran == "unknown"
 
 
 def executed(runtime: counterfoil.Runtime) -> None:
