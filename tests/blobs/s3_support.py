@@ -14,11 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from counterfoil import Blobs, Secret
 from tests.servers.finding import _program
 from tests.servers.starting import free_ports, until
+
+if TYPE_CHECKING:
+    from tests.blobs.endpoints import Endpoint
 
 ACCESS, SECRET = "testuser", "testpass123"
 HOST = "127.0.0.1"
@@ -54,6 +57,8 @@ class Process:
 class Ministack:
     """An emulator with the semantics of AWS."""
 
+    access = ACCESS
+
     def __init__(self, folder: Path) -> None:
         self.port = free_ports(1)[0]
         program = _program("ministack", "TEST_MINISTACK", "there is no ministack here (its wheel has that name)")
@@ -73,6 +78,8 @@ class Ministack:
 
 class JuiceFS:
     """A gateway that ignores conditional headers."""
+
+    access = ACCESS
 
     def __init__(self, folder: Path) -> None:
         self.port = free_ports(1)[0]
@@ -136,7 +143,8 @@ Meddling = Callable[[Exchange], str | None]
 class Meddler:
     """Passes requests on. `before` may say `drop` or `invent`; `after` may change the answer, or say `lose`."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        port = endpoint.port
         self.seen: list[Exchange] = []
         self.before: Meddling | None = None
         self.after: Meddling | None = None
@@ -181,7 +189,7 @@ class Meddler:
 
         self._server = ThreadingHTTPServer((HOST, 0), Handler)
         self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
+        self.endpoint = endpoint.behind(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def kinds(self) -> list[str]:
@@ -200,11 +208,14 @@ class Meddler:
         self.close()
 
 
-def bucket(port: int, journal: Path, name: str | None = None, **options: Any) -> Blobs:
-    """Blobs in a bucket, made new unless it is named."""
+def bucket(endpoint: Endpoint, journal: Path, name: str | None = None, *, probed: bool = True, **options: Any) -> Blobs:
+    """Blobs in a bucket, made new unless it is named; `probed`: what the endpoint can do is known already."""
     os.environ["TEST_S3_SECRET"] = SECRET
-    url = f"s3://{name or 'b' + os.urandom(6).hex()}/some%20prefix?endpoint=http://{HOST}:{port}"
-    blobs = Blobs(url, credentials=(ACCESS, Secret("env:TEST_S3_SECRET")), journal=journal, **options)
+    url = f"s3://{name or 'b' + os.urandom(6).hex()}/some%20prefix?endpoint=http://{HOST}:{endpoint.port}"
+    given: dict[str, Any] = {"weak": endpoint.weak, **options}
+    blobs = Blobs(url, credentials=(endpoint.access, Secret("env:TEST_S3_SECRET")), journal=journal, **given)
+    if probed:
+        blobs.store._capabilities = endpoint.known  # type: ignore[attr-defined]
     if name is None:
         assert client_of(blobs).ask("PUT", "").status == 200
     return blobs

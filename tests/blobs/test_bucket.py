@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from counterfoil import (
     BlobMissing,
     Blobs,
     Broker,
+    Budget,
     EffectUnresolved,
     Failed,
     Grant,
@@ -24,57 +26,23 @@ from counterfoil import (
     Uncertain,
     UsageError,
 )
+from counterfoil.recipients.blobs.beside import all_of
 from counterfoil.recipients.blobs.reference import reference as reference_of
 from counterfoil.recipients.blobs.s3.bucket import SealedObject
 from counterfoil.recipients.blobs.s3.client import Client
 from counterfoil.recipients.blobs.s3.journal import Log
-from tests.blobs.s3_support import JuiceFS, Meddler, Ministack, bucket, client_of, keys, uploads
+from tests.blobs.endpoints import Endpoint
+from tests.blobs.s3_support import Meddler, bucket, client_of, keys, uploads
 from tests.blobs.support import MIB, some_bytes
-from tests.servers.finding import Missing, missing
-from tests.servers.starting import server_folder
 
 PART = 5 * MIB
 
 
-def served(kind: Any) -> Iterator[Any]:
-    folder = server_folder("s3")
-    try:
-        server = kind(folder)
-    except Missing as error:
-        missing(error)
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def ministack() -> Iterator[Any]:
-    yield from served(Ministack)
-
-
-@pytest.fixture(scope="module")
-def juicefs() -> Iterator[Any]:
-    yield from served(JuiceFS)
-
-
-@pytest.fixture
-def blobs(ministack: Any, tmp_path: Path) -> Blobs:
-    return bucket(ministack.port, tmp_path / "journal", part_bytes=PART, settle_s=0.0)
-
-
-@pytest.fixture
-def meddler(ministack: Any) -> Iterator[Meddler]:
-    with Meddler(ministack.port) as between:
-        yield between
-
-
 def through(meddler: Meddler, blobs: Blobs, tmp_path: Path, **options: Any) -> Blobs:
     """The same bucket, with somebody in between."""
-    _ = blobs.store.capabilities  # type: ignore[attr-defined]
     place = client_of(blobs).place
-    other = bucket(meddler.port, tmp_path / "other", name=place.bucket, part_bytes=PART, settle_s=0.0, **options)
-    _ = other.store.capabilities  # type: ignore[attr-defined]
-    meddler.seen.clear()
-    return other
+    given: dict[str, Any] = {"part_bytes": PART, "settle_s": 0.0, **options}
+    return bucket(meddler.endpoint, tmp_path / "other", name=place.bucket, **given)
 
 
 def store(blobs: Blobs, data: bytes, **more: Any) -> Any:
@@ -128,9 +96,10 @@ def test_every_mutation_is_journalled_before_it_is_sent_and_sent_once(
     outcome = store(other, some_bytes(PART + 1))
     assert isinstance(outcome, Accepted)
     mutations = [one for one in said if one not in ("<get>", "<head>", "created")]
-    assert mutations == [
-        "create", "<create>", "part", "<part>", "part", "<part>", "complete", "<complete>", "record", "<record>",
-    ]  # fmt: skip
+    # Two parts may be on their way at once.
+    assert mutations[:3] == ["create", "<create>", "part"]
+    assert sorted(mutations[3:6]) == ["<part>", "<part>", "part"]
+    assert mutations[5:] == ["<part>", "complete", "<complete>", "record", "<record>"]
     conditional = [seen for seen in meddler.seen if seen.kind in ("complete", "record")]
     assert [seen.headers.get("If-None-Match") for seen in conditional] == ["*", "*"]
     assert outcome.evidence.details is not None
@@ -143,7 +112,8 @@ def kinds_beside(meddler: Meddler) -> int:
 
 
 @pytest.mark.rule("K3")
-def test_a_version_is_pinned_where_the_bucket_has_versions(blobs: Blobs) -> None:
+def test_a_version_is_pinned_where_the_bucket_has_versions(ministack: Endpoint, tmp_path: Path) -> None:
+    blobs = bucket(ministack, tmp_path / "journal", probed=False)
     enabled = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
     assert client_of(blobs).ask("PUT", "", params={"versioning": ""}, body=enabled).done
     data = some_bytes(100)
@@ -179,7 +149,7 @@ def test_whatever_was_done_to_an_object_is_found(blobs: Blobs, harm: str, fault:
     elif harm == "gone":
         assert client.ask("DELETE", key).done
     else:
-        names = [each for each in keys(blobs) if each.endswith("/record")]
+        names = [each for each in keys(blobs) if "/sealed/" in each]
         bodies = {name: client.ask("GET", name).content for name in names}
         first = next(name for name in names if one["digest"][7:] in name)
         second = next(name for name in names if two["digest"][7:] in name)
@@ -323,8 +293,8 @@ def test_a_204_for_an_abort_does_not_prove_that_a_part_on_its_way_is_gone(
     other = through(meddler, blobs, tmp_path)
     other.store.settle_s = 3600.0  # type: ignore[attr-defined]
     meddler.before = once("part", "drop")
-    with pytest.raises(RecipientError):
-        store(other, some_bytes(PART))
+    outcome = store(other, some_bytes(PART))
+    assert (type(outcome), outcome.evidence.kind) == (Failed, "part-not-stored")
     assert "abort" in meddler.kinds()
     assert uploads(blobs) == []
     for _ in range(3):
@@ -358,9 +328,10 @@ def dying(number: int, when: str) -> Any:
 @pytest.mark.rule("K3", "K4", "K5")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_request_a_blob_is_sealed_or_invisible_and_nothing_is_left(
-    blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+    ministack: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    _ = blobs.store.capabilities  # type: ignore[attr-defined]
+    # The others are in a campaign: `python -m tests.torture`.
+    blobs = bucket(ministack, tmp_path / "journal", part_bytes=PART, settle_s=0.0)
     number = visible = 0
     while True:
         data = some_bytes(PART + 3, seed=number)
@@ -413,32 +384,110 @@ def test_what_is_being_written_is_never_cleaned_up(blobs: Blobs) -> None:
 
 
 @pytest.mark.rule("K3")
-def test_an_endpoint_that_ignores_conditions_is_found_by_a_race_and_refused_or_verified(
-    juicefs: Any, tmp_path: Path
+def test_what_an_endpoint_can_do_is_found_by_a_race_and_kept(
+    endpoint: Endpoint, meddler: Meddler, tmp_path: Path
 ) -> None:
-    blobs = bucket(juicefs.port, tmp_path / "journal", part_bytes=PART)
-    told = blobs.capabilities()
-    assert (told["kind"], told["create"], told["complete"]) == ("bucket", "ignored", "ignored")
-    with pytest.raises(RecipientError) as caught:
-        blobs.writer()
-    assert caught.value.code == "endpoint-too-weak"
-    place = client_of(blobs).place
-    verifying = bucket(juicefs.port, tmp_path / "journal", name=place.bucket, part_bytes=PART, weak="verify")
-    data = some_bytes(PART + 7)
-    outcome = store(verifying, data)
-    assert isinstance(outcome, Accepted)
-    assert verifying.reader(outcome.proof).read() == data
-    assert list(verifying.references()) == [outcome.proof]
-    assert store(verifying, data).evidence.details["already"] is True
-
-
-def test_what_was_probed_is_kept(blobs: Blobs, meddler: Meddler, tmp_path: Path) -> None:
-    other = through(meddler, blobs, tmp_path)
-    again = bucket(meddler.port, tmp_path / "other", name=client_of(blobs).place.bucket)
-    assert again.store.capabilities == other.store.capabilities  # type: ignore[attr-defined]
+    blobs = bucket(meddler.endpoint, tmp_path / "journal", probed=False, weak="refuse")
+    assert blobs.capabilities() == {"kind": "bucket", **asdict(endpoint.known)}
+    assert (keys(blobs), uploads(blobs), journalled(tmp_path)) == ([], [], [])
+    meddler.seen.clear()
+    again = bucket(meddler.endpoint, tmp_path / "journal", name=client_of(blobs).place.bucket, probed=False)
+    assert again.capabilities() == blobs.capabilities()
     assert meddler.seen == []
-    assert keys(blobs) == []
-    assert uploads(blobs) == []
+    if not endpoint.known.strong:
+        with pytest.raises(RecipientError) as caught:
+            blobs.writer()
+        assert caught.value.code == "endpoint-too-weak"
+        assert meddler.seen == []
+
+
+@pytest.mark.rule("K3", "O2")
+@pytest.mark.parametrize("harm", ["drop", "refuse"])
+def test_an_endpoint_that_does_not_answer_is_not_called_weak(ministack: Endpoint, tmp_path: Path, harm: str) -> None:
+    with Meddler(ministack) as meddler:
+        blobs = bucket(meddler.endpoint, tmp_path / "journal", probed=False)
+
+        def before(seen: Any) -> str | None:
+            # One of those that race is not answered, or told to come later.
+            if seen.kind != "put" or meddler.kinds().count("put") != 4:
+                return None
+            seen.status = 503
+            return "drop" if harm == "drop" else "invent"
+
+        meddler.before = before
+        with pytest.raises(RecipientError) as caught:
+            blobs.capabilities()
+        assert caught.value.code == "endpoint-untried"
+        assert blobs.clean().in_flight == 1
+        meddler.before = None
+        assert blobs.capabilities()["create"] == "atomic"
+        blobs.store.settle_s = 0.0  # type: ignore[attr-defined]
+        while blobs.clean().in_flight:
+            pass
+        assert (keys(blobs), uploads(blobs), journalled(tmp_path)) == ([], [], [])
+
+
+@pytest.mark.rule("K3")
+def test_an_endpoint_that_refuses_conditions_is_written_to_without(ministack: Endpoint, tmp_path: Path) -> None:
+    with Meddler(ministack) as meddler:
+
+        def before(seen: Any) -> str | None:
+            seen.status = 501
+            return "invent" if "If-None-Match" in seen.headers else None
+
+        meddler.before = before
+        blobs = bucket(meddler.endpoint, tmp_path / "journal", probed=False, weak="verify")
+        told = blobs.capabilities()
+        assert (told["create"], told["complete"]) == ("refused", "refused")
+        outcome = store(blobs, b"unconditional")
+        assert isinstance(outcome, Accepted)
+        assert blobs.reader(outcome.proof).read() == b"unconditional"
+
+
+@pytest.mark.rule("K3", "B1", "B3")
+def test_an_endpoint_is_tried_under_the_permit_of_the_put_that_needs_it(ministack: Endpoint, tmp_path: Path) -> None:
+    with Meddler(ministack) as meddler:
+        blobs = bucket(meddler.endpoint, tmp_path / "journal", probed=False)
+        target = blobs.store.target
+        assert target is not None
+        granted = {"operations": ("put",), "allow_addresses": ("127.0.0.1/32",)}
+        meddler.seen.clear()
+
+        def put(grant: Grant, **budget: Any) -> Any:
+            with Broker().activation(grants=(grant,), budget=Budget(**budget)) as activation:
+                return activation.perform(blobs.put(b"tried"))
+
+        refused = put(Grant("blobs", targets=("https://elsewhere.example/",), **granted))
+        assert isinstance(refused, Rejected)
+        assert meddler.seen == []
+        grant = Grant("blobs", targets=(target,), **granted)
+        short = put(grant, calls=5)
+        assert isinstance(short, Failed)
+        assert len(meddler.seen) == 5
+        assert isinstance(put(grant), Accepted)
+
+
+@pytest.mark.rule("K3")
+def test_many_writers_of_the_same_bytes_make_one_blob(blobs: Blobs) -> None:
+    data = some_bytes(1000)
+    outcomes = all_of([partial(store, blobs, data)] * 4)
+    assert all(isinstance(each, Accepted) for each in outcomes), outcomes
+    assert list(blobs.references()) == [outcomes[0].proof]
+    assert blobs.check(outcomes[0].proof).sound
+
+
+@pytest.mark.rule("K1")
+def test_a_blob_that_is_not_what_was_announced_or_is_given_up_is_not_sealed(blobs: Blobs, tmp_path: Path) -> None:
+    data = some_bytes(PART + 1)
+    outcome = store(blobs, data, digest="sha256:" + "0" * 64)
+    assert (type(outcome), outcome.evidence.kind) == (Failed, "wrong-digest")
+    with blobs.writer() as writer:
+        writer.write(data)
+    assert (list(blobs.references()), uploads(blobs)) == ([], [])
+    # Twice for each: what was found the first time might have had company.
+    for _ in range(3):
+        blobs.clean()
+    assert (keys(blobs), journalled(tmp_path)) == ([], [])
 
 
 # --- modes, arguments

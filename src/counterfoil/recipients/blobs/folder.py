@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from counterfoil.errors import BlobMissing, RecipientError
-from counterfoil.ports.recipient import Permit
 from counterfoil.protocol import codec
 from counterfoil.recipients.blobs import locks
 from counterfoil.recipients.blobs.chunks import HEADER_BYTES_MAX, Record, damaged, decoded, record_bytes_max
 from counterfoil.recipients.blobs.layout import DATA, RECORD, remove
+from counterfoil.recipients.blobs.lending import Line
 from counterfoil.recipients.blobs.reference import Reference, reference
 from counterfoil.recipients.blobs.staged import Staged
 from counterfoil.recipients.blobs.store import Cleaned, Sealed, Store, Unnamed, Upload
@@ -78,7 +78,7 @@ class Folder(Store):
         self,
         media_type: str,
         *,
-        permit: Permit | None = None,  # noqa: ARG002 - the port's
+        line: Line | None = None,  # noqa: ARG002 - the port's
         cancelled: Callable[[], bool] = lambda: False,  # noqa: ARG002 - the port's
     ) -> Upload:
         """Reserve a place for a blob."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from counterfoil.errors import RecipientError, UsageError
 from counterfoil.outcomes import Accepted, Evidence, Failed, Outcome, Rejected
 from counterfoil.ports.recipient import Permit
-from counterfoil.recipients.blobs.lending import Lent
+from counterfoil.recipients.blobs.lending import Line
 from counterfoil.recipients.blobs.reference import Reference
 from counterfoil.recipients.blobs.staged import accepted
-from counterfoil.recipients.blobs.streams import PIECE_BYTES, Progress
+from counterfoil.recipients.blobs.streams import PIECE_BYTES, Progress, dispatched, never_kept
 from counterfoil.recipients.proving import proved
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ FORMAT: Final = 1
 VERB: Final = "put"
 # What an outbox takes as one operation is 1 MiB of JSON; bytes in it are half as much again.
 INLINE_BYTES_MAX: Final = 524_288
+# That a blob is not what was promised says of a put that its source is not.
+_CHANGED: Final = frozenset({"wrong-size", "wrong-digest"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +114,13 @@ class Put:
         if self.target is None:
             return self._stored(allowed, permit.dispatch)
         # Where requests are made, the first one takes the gate: after it nothing is `Rejected` any more.
-        lent = Lent(permit)
+        line = Line(permit)
         try:
-            outcome = self._stored(allowed, None, permit=lent, cancelled=lambda: bool(context.cancelled))
+            outcome = self._stored(allowed, None, line=line, cancelled=lambda: bool(context.cancelled))
         except Rejected as rejected:
             outcome = rejected
-        return Failed(outcome.evidence) if lent.dispatched and isinstance(outcome, Rejected) else outcome
+        late = line.dispatched and isinstance(outcome, Rejected)
+        return Failed(dispatched(outcome.evidence)) if late else outcome
 
     # --- once
 
@@ -144,23 +147,22 @@ class Put:
         try:
             writer = self._blobs.writing(wanted, progress=self._progress, gate=gate, **asking)
         except (OSError, RecipientError) as error:
-            return _rejected("not-stored", error=getattr(error, "code", type(error).__name__))
+            return never_kept(error, getattr(error, "attempts", 0))
         with writer:
             try:
                 for piece in _pieces(self._source):
                     allowed(len(piece))
                     if writer.written + len(piece) > wanted.size:
-                        return _rejected("source-changed")
+                        return writer.unsealed("source-changed")
                     writer.write(piece)
             except OSError as error:
-                return _rejected("source-unreadable", error=type(error).__name__)
-            except RecipientError as error:
-                # Nothing can be seen of what could not be written.
-                return _rejected("not-stored", error=error.code)
+                return writer.unsealed("source-unreadable", error=type(error).__name__)
+            except RecipientError:
+                # It could not be written: sealing says what came of it.
+                pass
             outcome = writer.seal()
-        if isinstance(outcome, Rejected) and outcome.evidence.kind in {"wrong-size", "wrong-digest"}:
-            return _rejected("source-changed")
-        return outcome
+            changed = isinstance(outcome, (Rejected, Failed)) and outcome.evidence.kind in _CHANGED
+            return writer.unsealed("source-changed") if changed else outcome
 
     # --- after commit
 

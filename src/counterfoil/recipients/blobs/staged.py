@@ -46,6 +46,7 @@ class Staged(Upload):
             os.close(self._lock)
             raise
         self._behind = WriteBehind(self._data)
+        self.attempts = 0
         self._over = False
 
     def write(self, data: memoryview) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from counterfoil.outcomes import Outcome
-from counterfoil.ports.recipient import Permit
 from counterfoil.recipients.blobs.chunks import Record
+from counterfoil.recipients.blobs.lending import Line
 from counterfoil.recipients.blobs.reference import Reference
 
 
@@ -39,8 +39,30 @@ class Unnamed:
     size: int
 
 
+class NotKept(OSError):
+    """Bytes could not be kept, so their blob can never be sealed.
+
+    Attributes:
+        kind: of the evidence.
+        status: of an answer that said so.
+        facts: further details of the evidence.
+    """
+
+    def __init__(self, kind: str, *, status: int | None = None, **facts: Any) -> None:
+        super().__init__(kind)
+        self.kind = kind
+        self.status = status
+        self.facts = facts
+
+
 class Upload(Protocol):
-    """A blob on its way: nobody sees it before `seal` has accepted it."""
+    """A blob on its way: nobody sees it before `seal` has accepted it.
+
+    Attributes:
+        attempts: requests that may have changed something; none where none are made.
+    """
+
+    attempts: int
 
     def write(self, data: memoryview) -> None:
         """Take the next bytes.
@@ -98,13 +120,13 @@ class Store(Protocol):
         ...
 
     def begin(
-        self, media_type: str, *, permit: Permit | None = None, cancelled: Callable[[], bool] = lambda: False
+        self, media_type: str, *, line: Line | None = None, cancelled: Callable[[], bool] = lambda: False
     ) -> Upload:
         """Reserve a place for a blob.
 
         Args:
             media_type: of its bytes.
-            permit: of a broker, for stores that make requests: they take its gate themselves.
+            line: a broker's permit, for stores that make requests: they take its gate themselves.
             cancelled: says whether nobody waits any more.
         """
         ...

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final, Self
 
 from counterfoil.errors import RecipientError, UsageError
-from counterfoil.outcomes import Evidence, Outcome, Rejected
+from counterfoil.outcomes import Evidence, Failed, Outcome, Rejected
 from counterfoil.recipients.blobs.chunks import damaged
 from counterfoil.recipients.blobs.reference import Reference, size
-from counterfoil.recipients.blobs.store import Sealed, Upload
+from counterfoil.recipients.blobs.store import NotKept, Sealed, Upload
 
 Progress = Callable[[int, int | None], Any]
 PIECE_BYTES: Final = 1 << 20
@@ -45,6 +46,7 @@ class Writer:
         self._gate = _open if gate is None else gate
         self._outcome: Outcome[Any] | None = None
         self._broken: str | None = None
+        self._not_kept: OSError | None = None
         self._turn = threading.RLock()
         self._pid = os.getpid()
 
@@ -73,7 +75,7 @@ class Writer:
             try:
                 self._upload.write(view)
             except OSError as error:
-                self._broken = "not-stored"
+                self._broken, self._not_kept = "not-stored", error
                 raise RecipientError(
                     f"the blob cannot be written: {error.strerror or type(error).__name__}",
                     code="blob-not-written",
@@ -97,7 +99,7 @@ class Writer:
                 try:
                     self._outcome = self._sealed()
                 except Rejected as rejected:
-                    self._outcome = rejected
+                    self._outcome = rejected if not self._upload.attempts else Failed(dispatched(rejected.evidence))
                 finally:
                     self._upload.abandon()
             return self._outcome
@@ -111,9 +113,15 @@ class Writer:
             self._upload.abandon()
 
     def _sealed(self) -> Outcome[Any]:
+        if self._not_kept is not None:
+            return never_kept(self._not_kept, self._upload.attempts)
         if self._broken is not None:
-            return Rejected(Evidence(self._broken, phase="not-dispatched", details={"attempts": 0}))
+            return self.unsealed(self._broken)
         return self._upload.seal(self._against, self._gate)
+
+    def unsealed(self, kind: str, **details: Any) -> Outcome[Any]:
+        """Say that it cannot be seen and never will: Rejected, or Failed where requests were made for it."""
+        return never(kind, self._upload.attempts, **details)
 
     def _against(self, found: Reference) -> str | None:
         if self._size is not None and found.size != self._size:
@@ -212,6 +220,27 @@ class Reader:
         wanted = self._sealed.record.reference
         if f"sha256:{self._whole.hexdigest()}" != wanted.digest:
             raise damaged(wanted, "wrong-digest", "its chunks are as its record says, and together another blob")
+
+
+def never(kind: str, attempts: int, /, *, status: int | None = None, **details: Any) -> Outcome[Any]:
+    """Say of a blob that it cannot be seen and never will."""
+    facts = {"attempts": attempts, **details}
+    if not attempts:
+        return Rejected(Evidence(kind, phase="not-dispatched", status=status, details=facts))
+    return Failed(Evidence(kind, phase="dispatched", status=status, details=facts))
+
+
+def never_kept(error: OSError | RecipientError, attempts: int) -> Outcome[Any]:
+    """Say the same of one that an error kept from being written."""
+    if isinstance(error, NotKept):
+        return never(error.kind, attempts, status=error.status, **error.facts)
+    return never("not-stored", attempts, error=getattr(error, "code", type(error).__name__))
+
+
+def dispatched(evidence: Evidence) -> Evidence:
+    """Return the evidence of a refusal that came when requests had been made."""
+    details = {name: fact for name, fact in (evidence.details or {}).items() if name != "attempts"}
+    return replace(evidence, phase="dispatched", details=details)
 
 
 def _open() -> None:

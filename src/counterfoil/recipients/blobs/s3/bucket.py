@@ -9,14 +9,16 @@ A blob is sealed once a record of it is there: one request makes it visible.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from counterfoil.errors import BlobMissing, RecipientError
 from counterfoil.protocol import codec
 from counterfoil.recipients.blobs.chunks import Record, damaged, decoded
+from counterfoil.recipients.blobs.lending import Line
 from counterfoil.recipients.blobs.reference import Reference, reference
 from counterfoil.recipients.blobs.s3 import cleaning
 from counterfoil.recipients.blobs.s3.answers import Answer
@@ -75,12 +77,27 @@ class Bucket(Store):
 
     # --- writing
 
-    def begin(self, media_type: str, *, permit: Any = None, cancelled: Callable[[], bool] = lambda: False) -> Upload:
+    def under(self, line: Line | None, cancelled: Callable[[], bool]) -> Self:
+        """Return the same bucket for one blob: all that is asked there goes under one permit."""
+        if line is not None:
+            # What is listed of the bucket is what lies below the prefix.
+            line.show(self.client.url(""), self.target)
+        other = copy.copy(self)
+        other.client = self.client.under(line, cancelled)
+        return other
+
+    def begin(
+        self, media_type: str, *, line: Line | None = None, cancelled: Callable[[], bool] = lambda: False
+    ) -> Upload:
         """Reserve a place for a blob.
 
         Raises:
-            RecipientError: the endpoint's conditions cannot be relied on, and that is to be refused.
+            Rejected: the permit refused a request.
+            RecipientError: the endpoint's conditions cannot be relied on, and that is to be refused; or it cannot be
+                found out whether they can.
         """
+        bucket = self.under(line, cancelled)
+        self._capabilities = bucket.capabilities
         if not self.capabilities.strong and self.weak == "refuse":
             raise RecipientError(
                 f"this endpoint's conditional requests cannot be relied on: {self.capabilities}",
@@ -88,7 +105,7 @@ class Bucket(Store):
                 effect_ran="no",
                 hint='weak="verify" takes keys of one\'s own and reads back what was written',
             )
-        return Multipart(self, media_type, permit=permit, cancelled=cancelled)
+        return Multipart(bucket, media_type, cleaner=self.client)
 
     # --- reading
 

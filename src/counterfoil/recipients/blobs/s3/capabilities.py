@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
+from counterfoil.errors import RecipientError
 from counterfoil.protocol import codec
 from counterfoil.recipients.blobs.beside import all_of
 from counterfoil.recipients.blobs.s3.answers import Answer
@@ -16,8 +18,14 @@ from counterfoil.recipients.blobs.syncing import sync_data, sync_folder
 
 RACERS: Final = 8
 ROUNDS: Final = 3
+ATOMIC, NOT_ATOMIC, IGNORED, REFUSED = "atomic", "not-atomic", "ignored", "refused"
 _FILE: Final = "capabilities.json"
-ONCE: Final = {"If-None-Match": "*"}
+_ONCE: Final = {"If-None-Match": "*"}
+# What somebody is told who came second, and what an endpoint says that does not know conditions.
+_LOST: Final = frozenset({409, 412})
+_UNKNOWN: Final = frozenset({400, 405, 501})
+
+Step = Callable[[], Answer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +33,8 @@ class Capabilities:
     """What was found.
 
     Attributes:
-        create: whether a conditional create is `atomic`, `not-atomic` (two writers at once both won) or `ignored`.
+        create: whether a conditional create is `atomic`, `not-atomic` (two writers at once both won), `ignored`, or
+            `refused` as something unknown.
         complete: the same of a conditional complete.
         versions: whether the bucket keeps versions.
         checksums: whether a wrong checksum is refused.
@@ -39,7 +48,11 @@ class Capabilities:
     @property
     def strong(self) -> bool:
         """Whether first come is first served."""
-        return self.create == "atomic" and self.complete == "atomic"
+        return self.create == ATOMIC and self.complete == ATOMIC
+
+    def condition(self, what: str) -> dict[str, str]:
+        """Return the header of a conditional `create` or `complete`: none where the endpoint refuses it."""
+        return {} if getattr(self, what) == REFUSED else dict(_ONCE)
 
 
 def capabilities_of(client: Client, journal: Journal) -> Capabilities:
@@ -65,55 +78,108 @@ def capabilities_of(client: Client, journal: Journal) -> Capabilities:
 
 
 def probe(client: Client, journal: Journal) -> Capabilities:
-    """Try an endpoint; everything that is made is removed again, or by `clean` later."""
+    """Try an endpoint; everything that is made is removed again, or by `clean` later.
+
+    Raises:
+        Rejected: a permit refused a request.
+        RecipientError: it does not answer so that one could tell.
+    """
     unique = os.urandom(16).hex()
-    key = f"{client.place.prefix}probe/{unique}"
     log = journal.begin(unique)
-    made: list[str] = []
-    log.write("probe")
-    log.write("create", key=key)
-    create = _worst(lambda: _race(_key(made, key), lambda at: client.ask("PUT", at, headers=ONCE, body=os.urandom(16))))
-    complete = _worst(lambda: _race(_key(made, key), _completer(client)))
-    versions = client.ask("GET", "", params={"versioning": ""}).text("Status") == "Enabled"
-    wrong = {"x-amz-checksum-sha256": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}
-    checked = client.ask("PUT", _key(made, key), headers=wrong, body=b"x")
-    for one in made:
-        there = client.ask("HEAD", one)
-        version = there.headers.get("x-amz-version-id")
-        client.ask("DELETE", one, params={"versionId": version} if version else None)
-    log.remove()
+    try:
+        key = f"{client.place.prefix}probe/{unique}"
+        log.write("probe")
+        log.write("create", key=key)
+        versions = client.ask("GET", "", params={"versioning": ""}).text("Status") == "Enabled"
+        tried = _Trial(client, key)
+        create, complete = tried.race(tried.creation), tried.race(tried.completion)
+        wrong = {"x-amz-checksum-sha256": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}
+        checked = client.ask("PUT", tried.new_key(), headers=wrong, body=b"x")
+        tried.remove()
+        log.remove()
+    finally:
+        log.close()
     return Capabilities(create=create, complete=complete, versions=versions, checksums=checked.refused)
 
 
-def _key(made: list[str], key: str) -> str:
-    made.append(f"{key}-{len(made)}")
-    return made[-1]
+class _Trial:
+    """Races for new keys.
 
+    Args:
+        client: of the bucket.
+        key: what all keys begin with.
+    """
 
-def _completer(client: Client) -> Callable[[str], Answer]:
-    def complete(at: str) -> Answer:
-        upload = client.ask("POST", at, params={"uploads": ""}).text("UploadId") or ""
-        part = client.ask("PUT", at, params={"partNumber": "1", "uploadId": upload}, body=os.urandom(16))
+    def __init__(self, client: Client, key: str) -> None:
+        self._client = client
+        self._key = key
+        self._made: list[str] = []
+
+    def new_key(self) -> str:
+        """Return a key at which nothing is yet."""
+        self._made.append(f"{self._key}-{len(self._made)}")
+        return self._made[-1]
+
+    def race(self, prepare: Callable[[str], Step]) -> str:
+        """Have writers come at once, until the worst is found or the rounds are over.
+
+        Args:
+            prepare: does for one key what comes before, and returns the step that is conditional.
+        """
+        found = ATOMIC
+        for _ in range(ROUNDS):
+            found = self._round(prepare)
+            if found != ATOMIC:
+                break
+        return found
+
+    def _round(self, prepare: Callable[[str], Step]) -> str:
+        key = self.new_key()
+        steps = all_of([partial(prepare, key)] * RACERS)
+        answers = all_of(steps)
+        won = sum(answer.done for answer in answers)
+        if all(answer.status in _UNKNOWN for answer in answers):
+            return REFUSED
+        if won > 1:
+            return IGNORED if prepare(key)().done else NOT_ATOMIC
+        late = prepare(key)()
+        # Whoever was not answered may have won, too: nothing is concluded from it.
+        if won and late.status in _LOST and all(answer.done or answer.status in _LOST for answer in answers):
+            return ATOMIC
+        if won and late.done:
+            return IGNORED
+        statuses = sorted({str(answer.status) for answer in (*answers, late)})
+        raise RecipientError(
+            f"the endpoint cannot be tried now: its answers were {', '.join(statuses)}",
+            code="endpoint-untried",
+            effect_ran="no",
+            hint="look whether the bucket is there and the credentials may write, and try again",
+        )
+
+    def creation(self, key: str) -> Step:
+        """Prepare a conditional create."""
+        return partial(self._client.ask, "PUT", key, headers=_ONCE, body=os.urandom(16))
+
+    def completion(self, key: str) -> Step:
+        """Prepare a conditional complete, of an upload with one part."""
+        client = self._client
+        upload = client.ask("POST", key, params={"uploads": ""}).text("UploadId") or ""
+        part = client.ask("PUT", key, params={"partNumber": "1", "uploadId": upload}, body=os.urandom(16))
         tag = part.headers.get("etag", "")
         listed = f"<Part><PartNumber>1</PartNumber><ETag>{tag}</ETag></Part>"
-        body = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>"
-        answer = client.ask("POST", at, params={"uploadId": upload}, headers=ONCE, body=body.encode())
-        if not answer.done:
-            client.ask("DELETE", at, params={"uploadId": upload})
-        return answer
+        body = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
 
-    return complete
+        def complete() -> Answer:
+            answer = client.ask("POST", key, params={"uploadId": upload}, headers=_ONCE, body=body)
+            if not answer.done:
+                client.ask("DELETE", key, params={"uploadId": upload})
+            return answer
 
+        return complete
 
-def _race(key: str, one: Callable[[str], Answer]) -> str:
-    answers = all_of([lambda: one(key)] * RACERS)
-    won = sum(answer.done for answer in answers)
-    after = one(key)
-    if after.done or not won:
-        return "ignored"
-    return "atomic" if won == 1 else "not-atomic"
-
-
-def _worst(race: Callable[[], str]) -> str:
-    found = {race() for _ in range(ROUNDS)}
-    return next(one for one in ("ignored", "not-atomic", "atomic") if one in found)
+    def remove(self) -> None:
+        """Remove all that was made."""
+        for key in self._made:
+            there = self._client.ask("HEAD", key)
+            version = there.headers.get("x-amz-version-id")
+            self._client.ask("DELETE", key, params={"versionId": version} if version else None)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
 from counterfoil.errors import UsageError
-from counterfoil.ports.recipient import Permit
+from counterfoil.recipients.blobs.lending import Line
 from counterfoil.recipients.blobs.s3.answers import Answer
 from counterfoil.recipients.blobs.s3.place import Place
 from counterfoil.recipients.http.authority import CodeAuthority
@@ -53,6 +54,8 @@ class Client:
                 "blobs at s3:// need the extra `s3`", hint="pip install 'counterfoil[s3]'", code="missing-extra"
             )
         self.place = place
+        self.line: Line | None = None
+        self.cancelled: Callable[[], bool] = _never
         self._credentials = credentials
         self._timeout_s = timeout_s
         self.http = HTTP(
@@ -62,6 +65,17 @@ class Client:
             allow_addresses=allow,
             body_bytes_max=ANSWER_BYTES_MAX,
         )
+
+    def under(self, line: Line | None, cancelled: Callable[[], bool]) -> Self:
+        """Return the same client for requests under somebody's permit; None: under the code's own authority."""
+        other = copy.copy(self)
+        other.line, other.cancelled = line, cancelled
+        return other
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the time of the permit is over."""
+        return self.line is not None and time.monotonic() >= self.line.permit.deadline
 
     def url(self, key: str, params: Mapping[str, str] | None = None) -> str:
         """Return the URL of an object, or of the bucket where the key is empty."""
@@ -78,8 +92,6 @@ class Client:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-        permit: Permit | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
     ) -> Answer:
         """Send one request, once.
 
@@ -90,8 +102,14 @@ class Client:
         signed = self._signed(method, url, headers=dict(headers or {}), body=body)
         content = body if method in ("PUT", "POST") else None
         operation = self.http.request(method, url, content=content, headers=signed)
-        given = CodeAuthority(self.http.opened, self._timeout_s) if permit is None else permit
-        outcome = operation.perform(Asking(cancelled), given)
+        if self.line is None:
+            outcome = operation.perform(Asking(self.cancelled), CodeAuthority(self.http.opened, self._timeout_s))
+        else:
+            lent = self.line.lend()
+            try:
+                outcome = operation.perform(Asking(self.cancelled), lent)
+            finally:
+                lent.give_back()
         response = getattr(outcome, "response", None)
         if response is None:
             return Answer(outcome)
@@ -109,6 +127,5 @@ class Client:
         return {str(name): str(value) for name, value in request.headers.items()}
 
 
-def overdue(permit: Permit | None) -> bool:
-    """Whether a permit's time is over."""
-    return permit is not None and time.monotonic() >= permit.deadline
+def _never() -> bool:
+    return False

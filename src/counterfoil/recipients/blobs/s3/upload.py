@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape
 
 from counterfoil.errors import BlobDamaged, RecipientError
-from counterfoil.outcomes import Accepted, Evidence, Failed, Outcome, Rejected, Uncertain
+from counterfoil.outcomes import Accepted, Evidence, Outcome, Rejected, Uncertain
 from counterfoil.recipients.blobs.chunks import Record, Tally
 from counterfoil.recipients.blobs.reference import Reference
-from counterfoil.recipients.blobs.s3.client import overdue
-from counterfoil.recipients.blobs.store import Upload
+from counterfoil.recipients.blobs.s3.parts import Parts
+from counterfoil.recipients.blobs.store import NotKept, Upload
+from counterfoil.recipients.blobs.streams import never, never_kept
 
 if TYPE_CHECKING:
-    from counterfoil.ports.recipient import Permit
     from counterfoil.recipients.blobs.s3.answers import Answer
     from counterfoil.recipients.blobs.s3.bucket import Bucket
+    from counterfoil.recipients.blobs.s3.client import Client
 
 MARK: Final = "x-amz-meta-counterfoil"
 PARTS_MAX: Final = 10_000
-ONCE: Final = {"If-None-Match": "*"}
 
 
-class Broken(OSError):
+class Broken(NotKept):
     """The upload is of no use any more: nothing of it is visible."""
 
     def __init__(self, kind: str, answer: Answer | None = None) -> None:
-        super().__init__(kind)
-        self.kind = kind
-        self.answer = answer
+        super().__init__(kind, status=None if answer is None else answer.status)
+        self.facts = {} if answer is None else {"kind": answer.outcome.evidence.kind}
+        self.attempts = 0
 
 
 class Multipart(Upload):
@@ -40,20 +41,17 @@ class Multipart(Upload):
     Args:
         bucket: where it goes.
         media_type: of its bytes.
-        permit: of a broker, or None.
-        cancelled: says whether nobody waits any more.
+        cleaner: asks for what was begun to be forgotten, whatever became of the permit.
     """
 
-    def __init__(
-        self, bucket: Bucket, media_type: str, *, permit: Permit | None, cancelled: Callable[[], bool]
-    ) -> None:
+    def __init__(self, bucket: Bucket, media_type: str, *, cleaner: Client) -> None:
         self._bucket = bucket
         self._media_type = media_type
-        self._permit = permit
-        self._cancelled = cancelled
+        self._cleaner = cleaner
         self._tally = Tally()
         self._part = bytearray()
-        self._tags: list[str] = []
+        self._parts = Parts(self._send_part)
+        self._counting = threading.Lock()
         self.attempts = 0
         self._unique = os.urandom(16).hex()
         self._key = bucket.data_key(self._unique)
@@ -62,15 +60,18 @@ class Multipart(Upload):
         self._log = bucket.journal.begin(self._unique)
         try:
             self._create()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Broken):
+                error.attempts = self.attempts
             self.abandon()
             raise
 
     def _ask(self, method: str, key: str, **what: Any) -> Answer:
-        if overdue(self._permit) and self.attempts:
+        if self._bucket.client.overdue and self.attempts:
             raise Broken("deadline")
-        answer = self._bucket.client.ask(method, key, permit=self._permit, cancelled=self._cancelled, **what)
-        self.attempts += int((answer.outcome.evidence.details or {}).get("attempts", 0))
+        answer = self._bucket.client.ask(method, key, **what)
+        with self._counting:
+            self.attempts += int((answer.outcome.evidence.details or {}).get("attempts", 0))
         return answer
 
     def _create(self) -> None:
@@ -91,20 +92,22 @@ class Multipart(Upload):
             self._part += rest[:room]
             rest = rest[room:]
             if len(self._part) == size:
-                self._send_part()
+                self._add_part()
 
-    def _send_part(self) -> None:
-        number = len(self._tags) + 1
-        if number > PARTS_MAX:
+    def _add_part(self) -> None:
+        if self._parts.count == PARTS_MAX:
             raise Broken("too-large")
+        self._parts.add(bytes(self._part))
+        self._part.clear()
+
+    def _send_part(self, number: int, body: bytes) -> str:
         self._log.write("part", number=number)
         params = {"partNumber": str(number), "uploadId": str(self._upload)}
-        answer = self._ask("PUT", self._key, params=params, body=bytes(self._part))
+        answer = self._ask("PUT", self._key, params=params, body=body)
         tag = answer.headers.get("etag")
         if not answer.done or not tag:
             raise Broken("part-not-stored", answer)
-        self._tags.append(tag)
-        self._part.clear()
+        return tag
 
     # --- sealing
 
@@ -112,31 +115,30 @@ class Multipart(Upload):
         """Complete the object, verify it, and put its record; see the port."""
         record = self._tally.record(self._media_type)
         if (against := expected(record.reference)) is not None:
-            return self._failed(against)
+            return never(against, self.attempts, written=record.reference.digest, size=record.reference.size)
         gate()
         try:
             if self._bucket.sealed(record.reference) is not None:
                 return self._accepted(record.reference, already=True)
-            if self._part or not self._tags:
-                self._send_part()
+            if self._part or not self._parts.count:
+                self._add_part()
             version = self._complete(record)
         except BlobDamaged as damaged:
-            return self._failed("damaged", fault=damaged.fault)
-        except Broken as broken:
-            return self._failed(broken.kind, answer=broken.answer)
+            return never("damaged", self.attempts, fault=damaged.fault)
         except (OSError, RecipientError) as error:
-            return self._failed("not-stored", error=getattr(error, "code", type(error).__name__))
+            return never_kept(error, self.attempts)
         return self._publish(record, version)
 
     def _complete(self, record: Record) -> str | None:
         """Make the object of its parts; returns its version. What is lost is looked at, never repeated (rule K4)."""
         parts = "".join(
             f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
-            for number, tag in enumerate(self._tags, 1)
+            for number, tag in enumerate(self._parts.tags(), 1)
         )
         body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
         self._log.write("complete")
-        answer = self._ask("POST", self._key, params={"uploadId": str(self._upload)}, headers=ONCE, body=body)
+        params, once = {"uploadId": str(self._upload)}, self._bucket.capabilities.condition("complete")
+        answer = self._ask("POST", self._key, params=params, headers=once, body=body)
         told = answer.done and answer.root_name == "CompleteMultipartUploadResult"
         if answer.refused:
             raise Broken("not-completed", answer)
@@ -157,20 +159,21 @@ class Multipart(Upload):
         key = self._bucket.record_key(wanted, self._unique)
         try:
             self._log.write("record", key=key)
-            answer = self._ask("PUT", key, headers=ONCE, body=whole.encoded())
-        except (Broken, Rejected) as error:
-            # It was not sent: the journal says more than there is, and its bytes stay where they are.
-            return self._failed("deadline" if isinstance(error, Broken) else error.evidence.kind)
+            once = self._bucket.capabilities.condition("create")
+            answer = self._ask("PUT", key, headers=once, body=whole.encoded())
         except OSError as error:
-            return self._failed("not-stored", error=type(error).__name__)
+            # It was not sent: the journal may say more than there is, and its bytes stay where they are.
+            return never_kept(error, self.attempts)
         if answer.done:
             return self._ours(wanted)
         try:
             found = self._bucket.record_at(key, wanted)
         except BlobDamaged as damaged:
-            return self._failed("damaged", fault=damaged.fault)
+            return never("damaged", self.attempts, fault=damaged.fault)
         except RecipientError as error:
             return self._uncertain(answer, error=error.code)
+        except Rejected as refused:
+            return self._uncertain(answer, error=refused.evidence.kind)
         if found is not None:
             ours = (found.more or {}).get("unique") == self._unique
             return self._ours(wanted) if ours else self._accepted(wanted, already=True)
@@ -178,7 +181,7 @@ class Multipart(Upload):
             return self._uncertain(answer)
         with suppress(OSError):
             self._log.write("refused")
-        return self._failed("refused", answer=answer)
+        return never_kept(Broken("refused", answer), self.attempts)
 
     def _ours(self, wanted: Reference) -> Accepted[Any]:
         self._over = True
@@ -187,18 +190,8 @@ class Multipart(Upload):
 
     # --- ends
 
-    def _details(self, answer: Answer | None, facts: dict[str, Any]) -> dict[str, Any]:
-        details: dict[str, Any] = {"attempts": self.attempts, **facts}
-        if answer is not None:
-            details["kind"] = answer.outcome.evidence.kind
-        return details
-
-    def _failed(self, kind: str, answer: Answer | None = None, **facts: Any) -> Failed:
-        status = None if answer is None else answer.status
-        return Failed(Evidence(kind, phase="dispatched", status=status, details=self._details(answer, facts)))
-
     def _uncertain(self, answer: Answer, **facts: Any) -> Uncertain:
-        details = self._details(answer, facts)
+        details = {"attempts": self.attempts, "kind": answer.outcome.evidence.kind, **facts}
         return Uncertain(Evidence("not-known-to-be-sealed", phase="dispatched", status=answer.status, details=details))
 
     def _accepted(self, wanted: Reference, *, already: bool) -> Accepted[Any]:
@@ -211,8 +204,10 @@ class Multipart(Upload):
         if self._over:
             return
         self._over = True
+        # Their connections are owned by whoever holds the permit, and an abort does not overtake them.
+        self._parts.wait()
         if self._upload is not None and self._log.last("record") is None:
             with suppress(OSError, RecipientError, Rejected):
                 self._log.write("abort")
-                self._bucket.client.ask("DELETE", self._key, params={"uploadId": self._upload})
+                self._cleaner.ask("DELETE", self._key, params={"uploadId": self._upload})
         self._log.close()
