@@ -2,7 +2,8 @@
 
 A flow is deterministic: what it asks for next depends only on the answers that it has got. So a process is
 its life and its answers so far, a state is the world and its processes, and equal states are explored once.
-Coroutines cannot be copied; each is made again from its answers, once per distinct state of a process.
+Coroutines cannot be copied: the first answer to a state of a process goes on with its coroutine, and for every other
+one it is made again from its answers.
 
     report = explore([sender("p1"), sender("p2")], faults=Faults(crashes=1, replies=1))
     print(report)                # how many states; or a counterexample, as a timeline
@@ -11,8 +12,10 @@ Coroutines cannot be copied; each is made again from its answers, once per disti
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from counterfoil.effects.effect import EffectCall, effect
 from counterfoil.effects.evidence import settle
@@ -84,9 +87,11 @@ def informant(name: str, attempt: int = 1) -> Actor:
 class _Local:
     """One distinct state of one process: who it is, what it was answered, and what it asks for now."""
 
-    __slots__ = ("answers", "broken", "children", "life", "request", "result", "script")
+    __slots__ = ("_going", "answers", "broken", "children", "life", "request", "result", "script")
 
-    def __init__(self, script: Callable[[Scope], Flow], life: str, answers: tuple[Any, ...]) -> None:
+    def __init__(
+        self, script: Callable[[Scope], Flow], life: str, *, answers: tuple[Any, ...] = (), going: _Going | None = None
+    ) -> None:
         self.script = script
         self.life = life
         self.answers = answers
@@ -94,49 +99,64 @@ class _Local:
         self.request: Request[Any] | None = None
         self.result: Any = None
         self.broken: Exception | None = None
-        self._replay()
-
-    def _replay(self) -> None:
-        scope = Scope(
-            namespace=NAMESPACE,
-            run=RUN,
-            history=History(NAMESPACE, RUN),
-            memory=Memory(),
-            fingerprints=Fingerprints({"k": b"key"}, "k"),
-            own_epochs={self.life},
-            owned=True,
-            epoch=self.life,
-        )
-        flow = self.script(scope)
+        # Its coroutine after all answers, until a child goes on with it.
+        self._going: _Going | None = None
         try:
-            self.request = flow.send(None)
-            for answer in self.answers:
-                self.request = _give(flow, scope, self.request, answer=answer)
+            if going is None:
+                going = _Going(script, life)
+                for answer in answers:
+                    going.give(answer)
+            else:
+                going.give(answers[-1])
         except StopIteration as done:
-            self.request, self.result = None, done.value
+            self.result = done.value
         except Exception as error:  # noqa: BLE001 - it is what the exploration has found
-            self.request, self.broken = None, error
+            self.broken = error
         else:
-            flow.close()
+            self.request, self._going = going.request, going
 
     def child(self, answer: Any) -> _Local:
         """Return the state after one more answer."""
         known = self.children.get(answer)
         if known is None:
-            known = self.children[answer] = _Local(self.script, self.life, (*self.answers, answer))
+            going, self._going = self._going, None
+            known = _Local(self.script, self.life, answers=(*self.answers, answer), going=going)
+            self.children[answer] = known
         return known
 
 
-def _give(flow: Flow, scope: Scope, request: Request[Any] | None, *, answer: Any) -> Request[Any]:
-    if isinstance(answer, BaseException):
-        answer.__traceback__ = None
-        return flow.throw(answer)
-    if isinstance(request, Append) and isinstance(answer, Filled):
-        scope.history.take(answer.record)
-    elif isinstance(request, Read):
-        scope.history.add(answer)
-        answer = None
-    return flow.send(answer)
+class _Going:
+    """A flow that has begun, and what it asks for."""
+
+    __slots__ = ("_flow", "_scope", "request")
+
+    def __init__(self, script: Callable[[Scope], Flow], life: str) -> None:
+        self._scope = Scope(
+            namespace=NAMESPACE,
+            run=RUN,
+            history=History(NAMESPACE, RUN),
+            memory=Memory(),
+            fingerprints=Fingerprints({"k": b"key"}, "k"),
+            own_epochs={life},
+            owned=True,
+            epoch=life,
+        )
+        self._flow = script(self._scope)
+        self.request: Request[Any] = self._flow.send(None)
+
+    def give(self, answer: Any) -> None:
+        """Answer it; it asks for something else then, or ends."""
+        request = self.request
+        if isinstance(answer, BaseException):
+            answer.__traceback__ = None
+            self.request = self._flow.throw(answer)
+            return
+        if isinstance(request, Append) and isinstance(answer, Filled):
+            self._scope.history.take(answer.record)
+        elif isinstance(request, Read):
+            self._scope.history.add(answer)
+            answer = None
+        self.request = self._flow.send(answer)
 
 
 @dataclass(slots=True)
@@ -187,12 +207,13 @@ class Explorer:
         self._starts: dict[tuple[int, int], _Local] = {}
         self._begin: State = (World(faults=faults), tuple(self._start(i, 1) for i in range(len(actors))))
         self._healed: dict[Any, str | None] = {}
+        self._checked: set[World] = set()
 
     def _start(self, index: int, life: int) -> _Local:
         known = self._starts.get((index, life))
         if known is None:
             actor = self._actors[index]
-            known = self._starts[index, life] = _Local(actor.script, f"1.{actor.name}-{life}", ())
+            known = self._starts[index, life] = _Local(actor.script, f"1.{actor.name}-{life}")
         return known
 
     def run(self) -> Report:
@@ -235,7 +256,7 @@ class Explorer:
                 yield self._restart((dead, locals_), index, "is killed")
             yield from self._served(state, index)
         for label, after in self._options.moves(world):
-            self._rules.check(after)
+            self._check(after)
             yield label, (after, locals_)
 
     def _restart(self, state: State, index: int, why: str) -> tuple[str, State]:
@@ -261,8 +282,13 @@ class Explorer:
                     following = following.child(instant)
             if following.request is None:
                 there = _returned(there, following.result)
-            self._rules.check(there)
+            self._check(there)
             yield f"{who(local.life)} {label}", (there, _with(locals_, index, following))
+
+    def _check(self, world: World) -> None:
+        if world not in self._checked:
+            self._rules.check(world)
+            self._checked.add(world)
 
     def _heal(self, world: World) -> None:
         """Demand progress: one more life, without any fault, must end with an outcome."""
@@ -273,7 +299,7 @@ class Explorer:
             raise Violation(stuck)
 
     def _alone(self, world: World) -> str | None:
-        local = _Local(sender("healer").script, "1.healer-1", ())
+        local = _Local(sender("healer").script, "1.healer-1")
         for _ in range(200):
             if local.request is None:
                 break
@@ -281,7 +307,7 @@ class Explorer:
             local = local.child(answer)
         if local.request is not None or local.result is None:
             return "with nothing wrong any more, a call still gives no outcome"
-        self._rules.check(_returned(world, local.result))
+        self._check(_returned(world, local.result))
         return None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from counterfoil.outcomes import Accepted
 from counterfoil.protocol import codec, slots, states

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import lifetime, park

@@ -9,9 +9,11 @@ cannot be made.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from counterfoil.errors import CommitUnknown, LedgerUnavailable, OwnerRetired
 from counterfoil.outcomes import Evidence, Failed, Rejected
@@ -53,8 +55,7 @@ class LostReply(Exception):
     """What a handler raises when it cannot know what became of its request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
+class Faults(Struct, frozen=True):
     """What may go wrong in one exploration, and how often at most.
 
     Args:
@@ -74,8 +75,7 @@ class Faults:
     steals: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """One state of everything that outlives a process.
 
     Attributes:
@@ -102,7 +102,7 @@ class World:
     retired: frozenset[str] = frozenset()
     returned: frozenset[tuple[str, str]] = frozenset()
     time: int = 0
-    faults: Faults = field(default_factory=Faults)
+    faults: Faults = Faults()
 
     def slot(self, slot: str) -> Record | None:
         """Return the record in a slot."""
