@@ -236,6 +236,8 @@ class World:
         assert life.claim is not None
         if life.fenced or self.rights.setdefault(life.claim.attempt, "grant") != "grant":
             return None
+        if self.final is not None:
+            raise Wrong("it is sent after its outcome was recorded")
         return self.now
 
     def _recover(self) -> None:
@@ -280,7 +282,12 @@ class World:
             self.ready = None
             self.attempts.append(("fact", "fact", ending.claim.standing))
             last += 1
+        self.close(last)
         self._record(last, ending)
+
+    def close(self, number: int) -> None:
+        """See to it that nobody sends under a claim any more whose end others have found out."""
+        self.rights.setdefault(number, "revocation")
 
     # --- the rules
 

@@ -74,6 +74,19 @@ def test_a_broken_store_is_found(broken: type[World]) -> None:
         explore(ASKED, world=broken)
 
 
+class LeavesTheRightOpen(World):
+    """Records a fact as the end of somebody else's claim, and lets him send all the same."""
+
+    def close(self, number: int) -> None:
+        pass
+
+
+@pytest.mark.rule("X9")
+def test_sending_again_after_the_outcome_was_recorded_is_found() -> None:
+    with pytest.raises(Wrong, match="sent after its outcome"):
+        explore(BANK, world=LeavesTheRightOpen, claims=3)
+
+
 @pytest.mark.rule("X7", "O4")
 def test_sending_again_what_was_not_found_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def again(claim: Claim, terms: Terms, *, now: float, reason: str) -> Ending:

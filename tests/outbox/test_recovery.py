@@ -144,6 +144,27 @@ def test_a_late_acceptance_wins_over_a_look_up_that_is_under_way(lone: Shop) -> 
     assert lone.receipt("o1").outcome == Accepted("mail-o1", "run")
 
 
+@pytest.mark.rule("X9", "X5")
+def test_a_resend_that_has_not_begun_when_the_acceptance_is_recorded_never_begins(lone: Shop) -> None:
+    # Its recipient forgets no key for 600 s, and cannot be asked.
+    lone.order("o1", recipient="post")
+    fenced = Life(lone)
+    fenced.turn()
+    fenced.fenced()
+    other = Life(lone)
+    other.engine._opened.store.recover(fenced.epoch, by=other.epoch)
+    while lone.receipt("o1").attempts < 2:
+        other.engine.nudged()
+        other.jobs += other.engine.turn()[0]
+    # Claimed for another send, whose right nobody has taken yet.
+    assert (other.engine.in_hand, other.jobs) == (1, [])
+    fenced.settle()
+    assert lone.receipt("o1").outcome == Accepted("mail-o1", "run")
+    other.settle()
+    assert lone.box.sends("o1") == 1
+    assert lone.receipt("o1").outcome == Accepted("mail-o1", "run")
+
+
 @pytest.mark.rule("X5", "L8")
 @pytest.mark.parametrize("moment", ["waiting", "asking", "for-a-person"])
 def test_a_late_proof_that_it_failed_ends_what_nobody_knew(lone: Shop, moment: str) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.sqlite import engines
+from counterfoil.runtime import dispatching
 from tests.outbox.lives import Life
 from tests.outbox.shop import PostgresShop, Shop
 
@@ -33,31 +35,41 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     for name in ("execute", "insert", "command"):
         counting(engines._Apsw, name)
     counting(psycopg.Cursor, "execute")
+    counting(Connection, "ask")
     return counts
 
 
 @pytest.mark.rule("X13", "X3")
+@pytest.mark.parametrize(
+    ("hundreds", "postgres", "sqlite"),
+    # Claim, send-right and end of a hundred take a transaction each; in a stream they share one with other hundreds.
+    [(1, 12, 28), (10, 4, 15)],
+    ids=["alone", "in-a-stream"],
+)
 def test_a_hundred_effects_cost_a_few_statements(
-    lone: Shop, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+    lone: Shop, counted: Counter[str], monkeypatch: pytest.MonkeyPatch, hundreds: int, postgres: int, sqlite: int
 ) -> None:
     life = Life(lone, "mail", concurrency=100, batch=100)
-    for letter in "pq":
+    for letter, count in (("p", 100), ("q", 100 * hundreds)):
         with lone.transaction() as connection:
-            lone.outbox.stage_many(connection, [(lone.operation(f"{letter}{n}"), f"{letter}{n}") for n in range(100)])
+            operations = [(lone.operation(f"{letter}{number}"), f"{letter}{number}") for number in range(count)]
+            lone.outbox.stage_many(connection, operations)
         if letter == "p":
             life.settle()
     # Looking around costs by time, not by effects.
     life.engine._sweep_at = float("inf")
     monkeypatch.setattr(life.engine._opened.store, "changed", lambda: False)
+    # How quick the handlers are is not what is asked here.
+    monkeypatch.setattr(dispatching, "QUICK_S", 60.0)
     counted.clear()
     life.engine.nudged()
-    for _ in range(4):
+    for _ in range(3 + hundreds):
         life.jobs += life.engine.turn()[0]
         life.call()
     assert life.engine.in_hand == 0
     # On SQLite rows are inserted 64 at a time.
-    assert counted.total() <= (22 if isinstance(lone, PostgresShop) else 34), counted
-    assert lone.receipt("q99").state == "accepted"
+    assert counted.total() <= hundreds * (postgres if isinstance(lone, PostgresShop) else sqlite), counted
+    assert lone.receipt(f"q{100 * hundreds - 1}").state == "accepted"
 
 
 @pytest.mark.rule("X1")

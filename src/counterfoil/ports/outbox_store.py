@@ -60,7 +60,7 @@ class NewIntent(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An intent in the hands of one owner.
 
     Args:
@@ -94,7 +94,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
 
 
-class Requeue(msgspec.Struct, frozen=True, kw_only=True):
+class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where an intent stands after a claim that was not its end.
 
     Args:
@@ -113,7 +113,7 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a claim ended.
 
     Args:
@@ -213,41 +213,46 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     acts: tuple[tuple[str, str, str, float, bytes], ...] = ()
 
 
-class Turn(Protocol):
-    """One transaction of a dispatcher's life. What it answers holds once the transaction is committed."""
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the flows of a dispatcher's life ask of the store, to be answered in this order.
 
-    @property
-    def live(self) -> bool:
-        """Whether the life may still decide: a retired one claims nothing, is granted nothing, records only facts."""
-        ...
+    Args:
+        endings: how claims ended.
+        notes: facts that are no end.
+        expiring: claims whose send-right is filled so that nothing is ever sent under them.
+        rights: claims whose send-right is taken, so that they are sent.
+        sends: how many are claimed for sending at most, of what is due, oldest first.
+        looks: how many are claimed for asking the recipient at most.
+        known: recipients and operations of which something is claimed, unless they are paused.
+    """
 
-    def finish(self, endings: Sequence[Ending]) -> list[bool]:
-        """Record how claims ended; False for each that had ended otherwise before.
+    endings: Sequence[Ending] = ()
+    notes: Sequence[LateFact] = ()
+    expiring: Sequence[Claim] = ()
+    rights: Sequence[Claim] = ()
+    sends: int = 0
+    looks: int = 0
+    known: Known = {}
 
-        A fact that comes too late becomes the outcome if there is none yet, else late evidence.
-        """
-        ...
 
-    def note(self, facts: Sequence[LateFact]) -> None:
-        """Keep facts that are no end."""
-        ...
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store answers.
 
-    def claim(self, kind: str, *, limit: int, known: Known) -> list[Claim]:
-        """Take what is due, oldest first, of recipients and operations that are known here and not paused."""
-        ...
+    Args:
+        recorded: for each end whether it is recorded; False if the claim had ended otherwise before: a fact is then the
+            outcome if there is none yet, else late evidence.
+        expired: for each claim whether nothing is ever sent under it; False where its right was taken before.
+        granted: for each claim when its right was taken, on the database's clock; None where it was revoked, its
+            recipient is paused, or the intent has expired.
+        claims: what is in the life's hands now.
+        live: whether the life may still decide: a retired one claims nothing, is granted nothing, records only facts.
+    """
 
-    def grant(self, claims: Sequence[Claim]) -> list[float | None]:
-        """Take the send-right of claims.
-
-        Returns:
-            For each when its right was taken, on the database's clock; None where it was revoked, its recipient is
-            paused, or the intent has expired.
-        """
-        ...
-
-    def expire(self, claims: Sequence[Claim]) -> list[bool]:
-        """Fill the send-right of claims so that nothing is ever sent under them; False where it was filled."""
-        ...
+    recorded: Sequence[bool] = ()
+    expired: Sequence[bool] = ()
+    granted: Sequence[float | None] = ()
+    claims: Sequence[Claim] = ()
+    live: bool = True
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,8 +315,8 @@ class OutboxStore(Protocol):
         """Note that a life has nothing in hand any more and takes nothing."""
         ...
 
-    def exchange(self, epoch: str, work: Callable[[Turn], T]) -> T:
-        """Do work in one transaction of a life, durable on return.
+    def exchange(self, epoch: str, wanted: Wanted) -> Given:
+        """Answer what a life's flows ask in one transaction, durable on return.
 
         Raises:
             CommitUnknown: the store did not say how the commit ended.

@@ -36,7 +36,7 @@ from counterfoil.outbox.requests import (
     Verify,
 )
 from counterfoil.outbox.terms import Terms
-from counterfoil.ports.outbox_store import Claim, LateFact, Sweep, Turn
+from counterfoil.ports.outbox_store import Claim, LateFact, Sweep, Wanted
 from counterfoil.protocol import codec
 from counterfoil.protocol.requests import Overran, Request
 from counterfoil.protocol.standings import LOOK, SEND
@@ -51,6 +51,8 @@ from counterfoil.runtime.snapshots import DispatcherSnapshot
 LOOKS_MAX: Final = 8
 SWEEP_S: Final = 1.0
 WATCH_S: Final = 0.02
+# Handlers that end so soon are worth having the next ones claimed before.
+QUICK_S: Final = 0.05
 _TROUBLE_FIRST_S: Final = 0.05
 _TROUBLE_LAST_S: Final = 1.0
 
@@ -121,6 +123,7 @@ class Engine:
         self._swept: Sweep = Sweep()
         self._sweep_at = 0.0
         self._due_at: float | None = None
+        self._exchanged = 0.0
         self._pause_until = 0.0
         self._pause_s = _TROUBLE_FIRST_S
         self._counted = False
@@ -332,35 +335,37 @@ class Engine:
         clock = self._opened.session.clock
         boot, wall = boot_s(clock), clock.time()
         epoch = self.epoch
-
-        def work_on(turn: Turn) -> tuple[list[bool], list[Claim], list[bool], list[float | None], bool]:
-            recorded = turn.finish([work.request.ending for work in finishing])
-            turn.note(notes)
-            claims = turn.claim(SEND, limit=sends, known=self._known) if sends else []
-            if looks:
-                claims += turn.claim(LOOK, limit=looks, known=self._known)
-            expired = turn.expire([work.claim for work in expiring])
-            granted = turn.grant([work.claim for work in rights])
-            return recorded, claims, expired, granted, turn.live
-
-        recorded, claims, expired, granted, live = self._opened.store.exchange(epoch, work_on)
+        wanted = Wanted(
+            endings=[work.request.ending for work in finishing],
+            notes=notes,
+            expiring=[work.claim for work in expiring],
+            rights=[work.claim for work in rights],
+            sends=sends,
+            looks=looks,
+            known=self._known,
+        )
+        given = self._opened.store.exchange(epoch, wanted)
+        self._exchanged = time.monotonic()
         # Durable from here on: flows learn it, and handlers may start.
         for answered in (self._finishing, self._notes, self._expiring, self._granting):
             answered.clear()
-        self._looking = bool(claims) and len(claims) >= sends + looks
+        claimed = sum(claim.kind == SEND for claim in given.claims)
+        # Where it took all that there was room for there may be more.
+        more = claimed >= sends if sends else self._looking
+        self._looking = more or len(given.claims) - claimed >= looks > 0
         self._granting += granting[room:]
-        for work, ours in zip(finishing, recorded, strict=True):
+        for work, ours in zip(finishing, given.recorded, strict=True):
             self._note_end(work, recorded=ours)
             self._step(work, ours)
-        for work, ours in zip(expiring, expired, strict=True):
+        for work, ours in zip(expiring, given.expired, strict=True):
             self._step(work, ours)
         for work in refused:
             self._step(work, None)
-        for work, at in zip(rights, granted, strict=True):
+        for work, at in zip(rights, given.granted, strict=True):
             self._granted(work, at, since=(boot, wall))
-        for claim in claims:
+        for claim in given.claims:
             self._take(claim)
-        if not live:
+        if not given.live:
             # Somebody took this life for gone: what it had decided is void, and a fresh one goes on.
             self._opened.session.retired(epoch)
             self._epoch = None
@@ -409,9 +414,11 @@ class Engine:
     def _wanted(self, room: int, waiting: int) -> tuple[int, int]:
         if self.stopping or not (self._looking or self._finishing):
             return 0, 0
-        sends = max(room, self._batch - (self._concurrency - room)) - waiting
+        # What handlers have ended a moment after the last round they will have ended by the next one.
+        ahead = len(self._finishing) if time.monotonic() - self._exchanged < QUICK_S else 0
+        sends = max(room, self._batch - (self._concurrency - room)) + ahead - waiting
         looks = LOOKS_MAX - sum(kind == LOOK for kind in self._running.values())
-        return max(0, min(sends, self._batch)), max(0, looks)
+        return max(0, min(sends, self._batch + ahead)), max(0, looks)
 
     def _held_apart(self) -> tuple[list[Work], list[Work]]:
         """Return what waits for its send-right: what may have it, and what is held back."""

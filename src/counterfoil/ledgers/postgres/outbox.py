@@ -17,7 +17,7 @@ from counterfoil.ledgers.postgres import migrations, names, outbox_staging, trou
 from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.postgres.outbox_turn import FORMAT_MAX, LOW_S, RECEIPT, Asking, PostgresTurn, requeue
 from counterfoil.ledgers.postgres.pool import Pool
-from counterfoil.ports.outbox_store import Known, NewIntent, Staging, Sweep, Turn
+from counterfoil.ports.outbox_store import Given, Known, NewIntent, Staging, Sweep, Wanted
 from counterfoil.protocol import standings
 from counterfoil.protocol.standings import LOOK, SEND
 
@@ -178,18 +178,19 @@ class PostgresOutbox:
 
         self.write(work)
 
-    def exchange(self, epoch: str, work: Callable[[Turn], T]) -> T:
-        """Do work in one transaction of a life, durable on return; a COMMIT that is not answered is settled."""
+    def exchange(self, epoch: str, wanted: Wanted) -> Given:
+        """Answer what a life's flows ask in one transaction; a COMMIT that is not answered is settled."""
         number = next(self._turns)
 
-        def once(asking: Asking) -> T:
+        def once(asking: Asking) -> Given:
             turn = PostgresTurn(asking, epoch, number=number, now=self._virtual(), low=self._low)
+            given = turn.answer(wanted)
             self._offset_s = turn.now - time.monotonic()
             if number % _KEPT_TURNS == 0:
                 asking.rows(_FORGET, (epoch, number - 2 * _KEPT_TURNS, number))
-            return work(turn)
+            return given
 
-        return self.write(once, turn=(epoch, number))
+        return self._done(once, turn=(epoch, number))
 
     def act(self, work: Callable[[Asking], T]) -> T:
         """Do what a person said in one transaction, durable on return and done once; see `write`."""
@@ -202,7 +203,16 @@ class PostgresOutbox:
         return self.write(once, turn=turn)
 
     def write(self, work: Callable[[Asking], T], *, turn: tuple[str, int] | None = None) -> T:
-        """Do work in one transaction, durable on return.
+        """Do work in one transaction, durable on return; see `_done`."""
+
+        def insisting(asking: Asking) -> T:
+            asking.rows("SELECT :schema.insist()::text")
+            return work(asking)
+
+        return self._done(insisting, turn=turn)
+
+    def _done(self, work: Callable[[Asking], T], *, turn: tuple[str, int] | None) -> T:
+        """Do work that insists on a durable commit by itself.
 
         Args:
             work: what to do; done again where the server asks for that.
@@ -236,9 +246,7 @@ class PostgresOutbox:
             committing, answer = False, cast("T", None)
             try:
                 connection.execute("BEGIN")
-                asking = Asking(connection, self.quoted)
-                asking.rows("SELECT :schema.insist()::text")
-                answer = work(asking)
+                answer = work(Asking(connection, self.quoted))
                 committing = True
                 connection.execute("COMMIT")
             except psycopg.Error as error:

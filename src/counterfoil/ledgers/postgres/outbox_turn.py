@@ -1,47 +1,48 @@
-"""One transaction of a dispatcher's life in PostgreSQL: each statement sees what was committed before it began."""
+"""One transaction of a dispatcher's life in PostgreSQL: each statement sees what was committed before it began.
+
+The schema's function `dispatch` does what most rounds need in one round trip. What must happen in between, where an end
+lets something else go on, takes two of them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+from psycopg.adapt import Transformer
+
 from counterfoil.ledgers.outbox_rows import RESTING, counted, ready_again
+from counterfoil.ledgers.postgres import wire
 from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.postgres.outbox_staging import worded
-from counterfoil.ports.outbox_store import Claim, Ending, Known, LateFact
+from counterfoil.ledgers.postgres.wire import ARRAY_OF, BOOL, BYTEA, FLOAT8, INT4, INT8, TEXT
+from counterfoil.ports.outbox_store import Claim, Ending, Given, LateFact, Wanted
 from counterfoil.protocol import standings
-from counterfoil.protocol.standings import LOOK
+from counterfoil.protocol.standings import LOOK, SEND, Standing
 
 FORMAT_MAX: Final = 1
 
-# The owner's row is locked until the commit: nobody retires this life meanwhile (rule L7).
-_STATE: Final = (
-    "WITH mine AS (INSERT INTO :schema.turn (epoch, number) VALUES (%s, %s))"
-    " SELECT l.accepted, b.resumed, (SELECT o.retired FROM :schema.owner o WHERE o.epoch = %s FOR SHARE),"
-    " ARRAY(SELECT scope FROM :schema.pause), coalesce(%s::float8, extract(epoch FROM clock_timestamp())::float8)"
-    " FROM :schema.ledger l, :schema.outbox b"
+_ENDS: Final = (INT8, INT8, TEXT, BOOL, BYTEA, BOOL)
+_CLAIMS: Final = (TEXT, TEXT, TEXT, FLOAT8, INT4)
+_RIGHTS: Final = (INT8, INT4, FLOAT8, TEXT)
+_TYPES: Final = (
+    *(TEXT, INT8, FLOAT8),
+    *(ARRAY_OF[kind] for kind in (*_ENDS, *_CLAIMS)),
+    INT4,
+    *(ARRAY_OF[kind] for kind in _RIGHTS),
 )
-_RETIRED: Final = "SELECT retired FROM :schema.owner WHERE epoch = %s FOR SHARE"
-_CLAIM: Final = """
-WITH due AS (
-    SELECT r.intent FROM :schema.ready r
-    WHERE r.kind = %(kind)s AND r.recipient = %(recipient)s AND r.due >= %(low)s AND r.due <= %(now)s
-        AND r.format <= %(format)s AND r.operation = ANY (%(operations)s)
-    ORDER BY r.due, r.intent LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-), taken AS (
-    DELETE FROM :schema.ready r USING due d WHERE r.intent = d.intent RETURNING r.*
-), made AS (
-    INSERT INTO :schema.attempt (intent, kind, owner, at, standing)
-    SELECT t.intent, t.kind, %(owner)s, %(now)s, t.standing FROM taken t ORDER BY t.due, t.intent
-    RETURNING seq, intent
-)
-SELECT m.seq, t.intent, i.effect_id, i.namespace, i.key, t.recipient, t.operation, t.format, i.body, t.standing,
-    i.policy, t.lane, t.place, i.on_stuck, i.expires_at, i.generation, i.trace, t.due
-FROM made m JOIN taken t ON t.intent = m.intent JOIN :schema.intent i ON i.seq = m.intent ORDER BY m.seq
-"""
-_GRANT: Final = (
-    "INSERT INTO :schema.sending (attempt, kind, owner, at) SELECT a, %s, %s, %s FROM unnest(%s::bigint[]) a"
+_DISPATCH: Final = f"SELECT * FROM :schema.dispatch({', '.join(f'${place}' for place in range(1, len(_TYPES) + 1))})"  # noqa: S608
+# Where the columns of a claim begin; those before them stand in the first row.
+_CLAIMED: Final = 6
+_NOTHING: Final = Wanted()
+_EXPIRE: Final = (
+    "INSERT INTO :schema.sending (attempt, kind, owner, at) SELECT a, 'expired', %s, %s FROM unnest(%s::bigint[]) a"
     " ON CONFLICT (attempt) DO NOTHING RETURNING attempt"
+)
+# Nobody sends any more under a claim whose end others have found out.
+_CLOSE: Final = (
+    "INSERT INTO :schema.sending (attempt, kind, owner, at) VALUES (%s, 'revocation', %s, %s) ON CONFLICT DO NOTHING"
 )
 RECEIPT: Final = (
     "INSERT INTO :schema.receipt (attempt, intent, phase, final, body, owner, at)"
@@ -100,9 +101,16 @@ class Asking:
             cursor.execute(worded(sql, self._schema).encode(), parameters)
             return cursor.fetchall() if cursor.description is not None else []
 
+    def often(self, sql: str, values: Sequence[bytes | None], types: Sequence[int]) -> list[tuple[Any, ...]]:
+        """Run a statement that is run again and again, with parameters in the server's own format."""
+        answer = self._connection.ask(worded(sql, self._schema).encode(), values, types, often=True)
+        transformer = Transformer(self._connection)
+        transformer.set_pgresult(answer)
+        return transformer.load_rows(0, answer.ntuples, tuple)
+
 
 class PostgresTurn:
-    """Works inside a transaction; see `counterfoil.ports.outbox_store.Turn`.
+    """Works inside a transaction.
 
     Args:
         asking: on the connection of the transaction.
@@ -117,130 +125,153 @@ class PostgresTurn:
     ) -> None:
         self._ask = asking
         self._epoch = epoch
+        self._number: int | None = number
+        self._first = number
+        self._moment = now
         self._low = low
-        ((accepted, resumed, retired, paused, at),) = asking.rows(_STATE, (epoch, number, epoch, now))
-        self.now: float = at
-        self._accepted = accepted
-        self._lives: dict[str, bool] = {epoch: retired == 0}
-        self.paused = frozenset(paused) | ({"*"} if accepted > resumed else frozenset())
+        self._live = False
+        self.now = 0.0
 
-    @property
-    def live(self) -> bool:
-        """Whether the life may still decide."""
-        return self._lives[self._epoch]
+    def answer(self, wanted: Wanted) -> Given:
+        """Do all that is wanted; see `counterfoil.ports.outbox_store.OutboxStore.exchange`."""
+        first = wanted.endings if wanted.notes or wanted.expiring or any(map(_lets_go, wanted.endings)) else None
+        if first is not None:
+            ours, _, _ = self._round(first, _NOTHING)
+            recorded = self._ended(first, ours)
+            self._note(wanted.notes)
+            expired = self._expired(wanted.expiring)
+            _, granted, claims = self._round((), wanted)
+        else:
+            ours, granted, claims = self._round(wanted.endings, wanted)
+            recorded, expired = self._ended(wanted.endings, ours), []
+        at = [self.now if claim.attempt in granted else None for claim in wanted.rights]
+        return Given(recorded=recorded, claims=claims, expired=expired, granted=at, live=self._live)
 
-    def finish(self, endings: Sequence[Ending]) -> list[bool]:
-        """Record how claims ended."""
-        if not endings:
-            return []
-        wanted = [ending for ending in endings if ending.fact or self._may_decide(ending.claim.owner)]
-        ours = self._record([(ending, ending.claim.attempt) for ending in wanted])
+    def _round(self, endings: Sequence[Ending], wanted: Wanted) -> tuple[set[int], set[int], list[Claim]]:
+        """Return the claims that are ended now, those whose send-right was had, and new ones."""
+        number, self._number = self._number, None
+        values = (
+            self._epoch.encode(),
+            None if number is None else wire.big(number),
+            None if self._moment is None else wire.double(self._moment),
+            *self._ends(endings),
+            *self._due(wanted),
+            wire.integer(FORMAT_MAX),
+            *self._rights(wanted.rights),
+        )
+        said, *found = self._ask.often(_DISPATCH, values, _TYPES)
+        self.now, accepted, self._live, _, recorded, granted, *_ = said
+        counted_first: dict[str, Standing] = {}
+        claims = [self._claim_of(row[_CLAIMED:], accepted, counted_first) for row in found]
+        return set(recorded or ()), set(granted or ()), claims
+
+    def _ends(self, endings: Sequence[Ending]) -> tuple[bytes, ...]:
+        # Claims of an earlier life are nobody's any more: of these only facts count.
+        facts = [ending.fact or ending.claim.owner == self._epoch for ending in endings]
+        endings = [ending for ending, counts in zip(endings, facts, strict=True) if counts]
+        return (
+            wire.array(INT8, [ending.claim.attempt for ending in endings]),
+            wire.array(INT8, [ending.claim.intent for ending in endings]),
+            wire.strings(TEXT, [ending.phase.encode() for ending in endings]),
+            wire.array(BOOL, [ending.requeue is None for ending in endings]),
+            wire.strings(BYTEA, [ending.body for ending in endings]),
+            wire.array(BOOL, [ending.fact for ending in endings]),
+        )
+
+    def _due(self, wanted: Wanted) -> tuple[bytes, ...]:
+        rooms = [(kind, room) for kind, room in ((SEND, wanted.sends), (LOOK, wanted.looks)) if room > 0]
+        names = list(wanted.known)
+        # Each comes first in its turn, so that none takes all the room for ever.
+        at = self._first % len(names) if names else 0
+        asked = [(kind, name, room) for kind, room in rooms for name in names[at:] + names[:at]]
+        return (
+            wire.strings(TEXT, [kind.encode() for kind, _, _ in asked]),
+            wire.strings(TEXT, [name.encode() for _, name, _ in asked]),
+            wire.strings(TEXT, ["\n".join(wanted.known[name]).encode() for _, name, _ in asked]),
+            wire.array(FLOAT8, [self._low.get((kind, name), 0.0) for kind, name, _ in asked]),
+            wire.array(INT4, [room for _, _, room in asked]),
+        )
+
+    def _rights(self, claims: Sequence[Claim]) -> tuple[bytes, ...]:
+        ours = [claim for claim in claims if claim.owner == self._epoch]
+        places: dict[str, int] = {}
+        for claim in ours:
+            places.setdefault(claim.recipient, len(places) + 1)
+        return (
+            wire.array(INT8, [claim.attempt for claim in ours]),
+            wire.array(INT4, [places[claim.recipient] for claim in ours]),
+            wire.array(FLOAT8, [_until(claim) for claim in ours]),
+            wire.strings(TEXT, [f"recipient:{name}".encode() for name in places]),
+        )
+
+    def _claim_of(self, row: tuple[Any, ...], accepted: int, first: dict[str, Standing]) -> Claim:
+        kind, recipient, due, kept = row[1], row[8], row[2], row[3]
+        asked = (kind, recipient)
+        self._low[asked] = max(self._low.get(asked, 0.0), due - LOW_S)
+        standing = first.get(kind) if kept is None else None
+        if standing is None:
+            standing = counted(kept, kind, at=self.now)
+            if kept is None:
+                first[kind] = standing
+        return Claim(
+            attempt=row[0],
+            intent=row[4],
+            owner=self._epoch,
+            kind=kind,
+            effect_id=row[5],
+            namespace=row[6],
+            key=row[7],
+            recipient=recipient,
+            operation=row[9],
+            format=row[10],
+            body=row[11],
+            standing=standing,
+            policy=row[12],
+            lane=row[13],
+            place=row[14],
+            on_stuck=row[15],
+            expires_at=row[16],
+            restored=row[17] < accepted,
+            trace=row[18],
+        )
+
+    def _ended(self, endings: Sequence[Ending], ours: set[int]) -> list[bool]:
+        """Let go on what the ends that were recorded let go on, and keep the facts that came too late."""
+        self._let_go([ending for ending in endings if ending.claim.attempt in ours])
         recorded = [ending.claim.attempt in ours for ending in endings]
         for ending, done in zip(endings, recorded, strict=True):
             if not done and ending.fact:
                 self._late(ending)
         return recorded
 
-    def note(self, facts: Sequence[LateFact]) -> None:
-        """Keep facts that are no end."""
+    def _note(self, facts: Sequence[LateFact]) -> None:
         for fact in facts:
             values = (fact.claim.intent, fact.claim.attempt, fact.claims, fact.body, self._epoch, self.now)
             self._ask.rows(_LATE, values)
 
-    def claim(self, kind: str, *, limit: int, known: Known) -> list[Claim]:
-        """Take what is due, oldest first."""
-        if limit <= 0 or not self.live or "*" in self.paused:
-            return []
-        found: list[Claim] = []
-        for recipient, operations in known.items():
-            if len(found) < limit and f"recipient:{recipient}" not in self.paused:
-                found += self._claimed(kind, recipient, (list(operations), limit - len(found)))
-        return found
-
-    def grant(self, claims: Sequence[Claim]) -> list[float | None]:
-        """Take the send-right of claims: only what the insert returns may be sent."""
-        ours = self._filled("grant", [claim for claim in claims if self._may_send(claim)])
-        return [self.now if claim.attempt in ours else None for claim in claims]
-
-    def expire(self, claims: Sequence[Claim]) -> list[bool]:
+    def _expired(self, claims: Sequence[Claim]) -> list[bool]:
         """Fill the send-right of claims so that nothing is ever sent under them."""
-        ours = self._filled("expired", claims) if self.live else set()
+        ours: set[int] = set()
+        if claims and self._live:
+            attempts = sorted(claim.attempt for claim in claims)
+            ours = {row[0] for row in self._ask.rows(_EXPIRE, (self._epoch, self.now, attempts))}
         return [claim.attempt in ours for claim in claims]
 
-    def _filled(self, kind: str, claims: Sequence[Claim]) -> set[int]:
-        if not claims:
-            return set()
-        attempts = sorted(claim.attempt for claim in claims)
-        return {row[0] for row in self._ask.rows(_GRANT, (kind, self._epoch, self.now, attempts))}
-
-    def _may_send(self, claim: Claim) -> bool:
-        if not self._may_decide(claim.owner) or "*" in self.paused or f"recipient:{claim.recipient}" in self.paused:
+    def _record(self, ending: Ending, attempt: int) -> bool:
+        """Record a fact as the end of a claim, its own or another one; False if that has ended already."""
+        self._ask.rows(_CLOSE, (attempt, self._epoch, self.now))
+        row = ([attempt], [ending.claim.intent], [ending.phase], [ending.requeue is None], [ending.body])
+        if not self._ask.rows(RECEIPT, (self._epoch, self.now, *row)):
             return False
-        return claim.expires_at is None or claim.standing.unsure or self.now < claim.expires_at
+        self._let_go([ending])
+        return True
 
-    def _may_decide(self, owner: str) -> bool:
-        if owner not in self._lives:
-            found = self._ask.rows(_RETIRED, (owner,))
-            self._lives[owner] = bool(found) and found[0][0] == 0
-        return self._lives[owner]
-
-    def _claimed(self, kind: str, recipient: str, what: tuple[list[str], int]) -> list[Claim]:
-        low = self._low.get((kind, recipient), 0.0)
-        asked = {
-            "kind": kind,
-            "recipient": recipient,
-            "low": low,
-            "now": self.now,
-            "format": FORMAT_MAX,
-            "operations": what[0],
-            "limit": what[1],
-            "owner": self._epoch,
-        }
-        found = self._ask.rows(_CLAIM, asked)
-        if found:
-            self._low[kind, recipient] = max(low, max(row[-1] for row in found) - LOW_S)
-        return [self._claim_of(kind, row) for row in found]
-
-    def _claim_of(self, kind: str, row: tuple[Any, ...]) -> Claim:
-        return Claim(
-            attempt=row[0],
-            intent=row[1],
-            owner=self._epoch,
-            kind=kind,
-            effect_id=row[2],
-            namespace=row[3],
-            key=row[4],
-            recipient=row[5],
-            operation=row[6],
-            format=row[7],
-            body=row[8],
-            standing=counted(row[9], kind, at=self.now),
-            policy=row[10],
-            lane=row[11],
-            place=row[12],
-            on_stuck=row[13],
-            expires_at=row[14],
-            restored=row[15] < self._accepted,
-            trace=row[16],
-        )
-
-    def _record(self, ends: Sequence[tuple[Ending, int]]) -> set[int]:
-        """Fill the ends of claims; return those that were not filled before."""
-        if not ends:
-            return set()
-        columns: list[list[Any]] = [[], [], [], [], []]
-        for ending, attempt in ends:
-            row = (attempt, ending.claim.intent, ending.phase, ending.requeue is None, ending.body)
-            for column, value in zip(columns, row, strict=True):
-                column.append(value)
-        ours = {row[0] for row in self._ask.rows(RECEIPT, (self._epoch, self.now, *columns))}
-        done = [ending for ending, attempt in ends if attempt in ours]
+    def _let_go(self, done: Sequence[Ending]) -> None:
         requeue(self._ask, [ready_again(e.claim, e.requeue, now=self.now) for e in done if e.requeue is not None])
         for ending in sorted(
             (e for e in done if e.claim.lane is not None), key=lambda e: (e.claim.lane, e.claim.place)
         ):
             self._settle_lane(ending)
-        return ours
 
     def _settle_lane(self, ending: Ending) -> None:
         claim, again = ending.claim, ending.requeue
@@ -275,21 +306,31 @@ class PostgresTurn:
         if final or not speaks:
             self._keep(ending)
         elif open_:
-            if last not in self._record([(ending, last)]):
+            if not self._record(ending, last):
                 self._keep(ending)
         elif self._ask.rows(_TAKE, (claim.intent,)):
             row = (claim.intent, "fact", self._epoch, self.now, standings.encode(claim.standing))
             ((attempt,),) = self._ask.rows(ATTEMPT, row)
-            self._record([(ending, attempt)])
+            self._record(ending, attempt)
         else:
             self._keep(ending)
 
     def _keep(self, ending: Ending) -> None:
-        self.note([LateFact(claim=ending.claim, claims=ending.phase, body=ending.body)])
+        self._note([LateFact(claim=ending.claim, claims=ending.phase, body=ending.body)])
 
 
 # How much later than it was staged an intent may commit and still be found at once; a sweep finds all others.
 LOW_S: Final = 0.5
+
+
+def _lets_go(ending: Ending) -> bool:
+    """Say whether something else goes on when a claim has ended so."""
+    return ending.requeue is not None or ending.claim.lane is not None
+
+
+def _until(claim: Claim) -> float:
+    """Return until when the send-right may be had: what may have been sent never expires."""
+    return math.inf if claim.expires_at is None or claim.standing.unsure else claim.expires_at
 
 
 def requeue(asking: Asking, rows: Sequence[tuple[Any, ...]]) -> None:

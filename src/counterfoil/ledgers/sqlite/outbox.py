@@ -22,7 +22,7 @@ from counterfoil.ledgers.sqlite.outbox_turn import (
 )
 from counterfoil.ledgers.sqlite.reader import Reader
 from counterfoil.ledgers.sqlite.transactions import Transactions
-from counterfoil.ports.outbox_store import Known, NewIntent, Staging, Sweep, Turn
+from counterfoil.ports.outbox_store import Given, Known, NewIntent, Staging, Sweep, Wanted
 from counterfoil.protocol import standings
 from counterfoil.protocol.standings import LOOK, SEND
 
@@ -132,9 +132,9 @@ class SqliteOutbox:
         """Note that a life has nothing in hand any more."""
         self.write(lambda connection: connection.execute(_ENDED, (epoch,)))
 
-    def exchange(self, epoch: str, work: Callable[[Turn], T]) -> T:
-        """Do work in one transaction of a life, durable on return."""
-        return self.write(lambda connection: work(SqliteTurn(connection, epoch, now=self.now())))
+    def exchange(self, epoch: str, wanted: Wanted) -> Given:
+        """Answer what a life's flows ask in one transaction, durable on return."""
+        return self.write(lambda connection: SqliteTurn(connection, epoch, now=self.now()).answer(wanted))
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Do work in one write transaction, durable on return."""

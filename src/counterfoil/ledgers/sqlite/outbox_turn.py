@@ -8,9 +8,9 @@ from typing import Any, Final
 from counterfoil.ledgers.outbox_rows import ready_again
 from counterfoil.ledgers.sqlite.engines import Connection
 from counterfoil.ledgers.sqlite.outbox_lanes import settle_lane
-from counterfoil.ports.outbox_store import Claim, Ending, Known, LateFact
+from counterfoil.ports.outbox_store import Claim, Ending, Given, Known, LateFact, Wanted
 from counterfoil.protocol import standings
-from counterfoil.protocol.standings import LOOK
+from counterfoil.protocol.standings import LOOK, SEND
 
 # Rows of one INSERT.
 ROWS_MAX: Final = 64
@@ -50,7 +50,7 @@ def marks(count: int) -> str:
 
 
 class SqliteTurn:
-    """Works inside a write transaction; see `counterfoil.ports.outbox_store.Turn`.
+    """Works inside a write transaction.
 
     Args:
         connection: in the transaction.
@@ -67,12 +67,18 @@ class SqliteTurn:
         self._lives: dict[str, bool] = {epoch: retired == 0}
         self.paused = frozenset(paused.split("\n") if paused else ()) | ({"*"} if accepted > resumed else frozenset())
 
-    @property
-    def live(self) -> bool:
-        """Whether the life may still decide."""
-        return self._lives[self._epoch]
+    def answer(self, wanted: Wanted) -> Given:
+        """Do all that is wanted; see `counterfoil.ports.outbox_store.OutboxStore.exchange`."""
+        recorded = self._finish(wanted.endings)
+        self._note(wanted.notes)
+        expired = self._expire(wanted.expiring)
+        granted = self._grant(wanted.rights)
+        claims = self._claim(SEND, limit=wanted.sends, known=wanted.known)
+        claims += self._claim(LOOK, limit=wanted.looks, known=wanted.known)
+        live = self._lives[self._epoch]
+        return Given(recorded=recorded, expired=expired, granted=granted, claims=claims, live=live)
 
-    def finish(self, endings: Sequence[Ending]) -> list[bool]:
+    def _finish(self, endings: Sequence[Ending]) -> list[bool]:
         """Record how claims ended."""
         over = self._over([ending.claim.attempt for ending in endings])
         recorded = [
@@ -87,15 +93,15 @@ class SqliteTurn:
                 self._late(ending)
         return recorded
 
-    def note(self, facts: Sequence[LateFact]) -> None:
+    def _note(self, facts: Sequence[LateFact]) -> None:
         """Keep facts that are no end."""
         rows = [(f.claim.intent, f.claim.attempt, f.claims, f.body, self._epoch, self._now) for f in facts]
         if rows:
             insert(self._connection, LATE, rows)
 
-    def claim(self, kind: str, *, limit: int, known: Known) -> list[Claim]:
+    def _claim(self, kind: str, *, limit: int, known: Known) -> list[Claim]:
         """Take what is due, oldest first."""
-        if limit <= 0 or not self.live or "*" in self.paused:
+        if limit <= 0 or not self._lives[self._epoch] or "*" in self.paused:
             return []
         found: list[tuple[Any, ...]] = []
         names = [name for name in known if f"recipient:{name}" not in self.paused]
@@ -105,7 +111,7 @@ class SqliteTurn:
             found = sorted(found, key=lambda row: (row[-1], row[0]))[:limit]
         return self._taken(kind, found) if found else []
 
-    def grant(self, claims: Sequence[Claim]) -> list[float | None]:
+    def _grant(self, claims: Sequence[Claim]) -> list[float | None]:
         """Take the send-right of claims."""
         now = self._now
         wanted = [claim for claim in claims if self._may_send(claim)]
@@ -118,9 +124,9 @@ class SqliteTurn:
             ours = self._rights("grant", list(ours))
         return [now if claim.attempt in ours else None for claim in claims]
 
-    def expire(self, claims: Sequence[Claim]) -> list[bool]:
+    def _expire(self, claims: Sequence[Claim]) -> list[bool]:
         """Fill the send-right of claims so that nothing is ever sent under them."""
-        if not claims or not self.live:
+        if not claims or not self._lives[self._epoch]:
             return [False] * len(claims)
         rows = [(claim.attempt, "expired", self._epoch, self._now) for claim in claims]
         insert(self._connection, SENDING, rows, tail=" ON CONFLICT (attempt) DO NOTHING")
@@ -219,10 +225,13 @@ class SqliteTurn:
             kind == LOOK and standings.decode(kept).sends == claim.standing.sends + 1
         )
         if final or not speaks or not (waiting or open_):
-            self.note([LateFact(claim=claim, claims=ending.phase, body=ending.body)])
+            self._note([LateFact(claim=claim, claims=ending.phase, body=ending.body)])
             return
         if waiting:
             connection.execute("DELETE FROM counterfoil_ready WHERE intent = ?", (claim.intent,))
             row = (claim.intent, "fact", self._epoch, self._now, standings.encode(claim.standing))
             _, last = insert(connection, ATTEMPT, [row])
+        # Nobody sends any more under a claim whose end others have found out.
+        right = (last, "revocation", self._epoch, self._now)
+        insert(connection, SENDING, [right], tail=" ON CONFLICT (attempt) DO NOTHING")
         self._record([(ending, last)])
