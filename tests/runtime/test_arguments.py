@@ -300,3 +300,39 @@ def test_an_async_handle_is_made_where_its_loop_runs() -> None:
         with pytest.raises(UsageError, match="another event loop"):
             runtime.run("r")
         runner.run(runtime.__aexit__(None, None, None))
+
+
+def test_an_async_handle_is_used_where_its_loop_runs() -> None:
+    sent: list[int] = []
+
+    async def elsewhere(run: AsyncRun) -> None:
+        for call in (
+            lambda: run.step("s", lambda: 1),
+            lambda: run.effect("e", run=lambda: sent.append(1), reconcile=UNASKABLE),
+            lambda: run.sleep(0, name="n"),
+            lambda: run.deliver("event", "id"),
+            lambda: run.wait_for("event", "id"),
+            lambda: run.settle("e", 1, key="k", source="s"),
+            lambda: run.decision("e"),
+            lambda: run.finish(),
+            run.__aenter__,
+        ):
+            with pytest.raises(UsageError, match="another event loop") as caught:
+                await call()
+            assert caught.value.code == "other-loop"
+            assert caught.value.effect_ran == "no"
+
+    with asyncio.Runner() as runner, asyncio.Runner() as other:
+        runtime = AsyncRuntime("memory:")
+        runner.run(runtime.__aenter__())
+
+        async def begin() -> AsyncRun:
+            run = runtime.run("r")
+            await run.step("first", lambda: 1)
+            return run
+
+        run = runner.run(begin())
+        other.run(elsewhere(run))
+        assert sent == []
+        assert [record.name for record in runner.run(runtime.show("r"))] == ["first"]
+        runner.run(runtime.__aexit__(None, None, None))

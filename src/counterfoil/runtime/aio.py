@@ -18,7 +18,7 @@ from counterfoil.ports.clock import Clock
 from counterfoil.ports.ledger import Ledger
 from counterfoil.protocol import codec, keys
 from counterfoil.runtime import arguments
-from counterfoil.runtime.async_run import AsyncRun
+from counterfoil.runtime.async_run import AsyncRun, other_loop
 from counterfoil.runtime.held import LoopKeeper
 from counterfoil.runtime.looped import LoopDriver
 from counterfoil.runtime.session import Session
@@ -79,7 +79,7 @@ class AsyncRuntime:
             raise UsageError("the runtime is not open", hint="use it in an `async with` block", code="not-entered")
         # None where no loop runs: `run` is a plain method, and may be called there by mistake.
         if self._started.loop is not threads.running_loop():
-            raise UsageError("this AsyncRuntime was entered on another event loop", code="other-loop")
+            raise other_loop()
         return self._started
 
     @property

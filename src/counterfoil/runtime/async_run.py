@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
+from counterfoil import threads
 from counterfoil.effects import carry, evidence, lifetime, park
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
@@ -50,7 +51,7 @@ class AsyncRun:
         return f"AsyncRun({self.id!r})"
 
     async def __aenter__(self) -> Self:
-        self._session.check()
+        self._usable()
         return self
 
     async def __aexit__(
@@ -363,6 +364,8 @@ class AsyncRun:
             raise UsageError(f"this handle of run {self.id!r} was left", hint="open the run again", code="left")
         self._session.check()
         not_in_transaction()
+        if self._driver.loop is not threads.running_loop():
+            raise other_loop()
         return self._scope
 
     async def _load(self) -> Scope:
@@ -418,6 +421,15 @@ class AsyncRun:
         # Given the loop, asyncio need not find out which one runs.
         task = asyncio.current_task(self._driver.loop)
         return task is not None and task.cancelling() > 0
+
+
+def other_loop() -> UsageError:
+    """Say that a runtime, or a handle of a run, is used on a loop that is not its own; nothing was recorded."""
+    return UsageError(
+        "this AsyncRuntime was entered on another event loop",
+        hint="give each loop a runtime of its own; from other threads use `asyncio.run_coroutine_threadsafe`",
+        code="other-loop",
+    )
 
 
 # A task's count of cancellations does not say that one is pending: on Python 3.11 and 3.12 a TaskGroup one of whose
