@@ -314,7 +314,7 @@ def test_an_async_handle_is_used_where_its_loop_runs() -> None:
             lambda: run.wait_for("event", "id"),
             lambda: run.settle("e", 1, key="k", source="s"),
             lambda: run.decision("e"),
-            lambda: run.finish(),
+            run.finish,
             run.__aenter__,
         ):
             with pytest.raises(UsageError, match="another event loop") as caught:
