@@ -104,13 +104,16 @@ async def test_without_an_answer_run_is_not_called_and_a_later_call_of_the_life_
     broken, payee, colour, fault, clock, commits
 ):
     async with broken(clock=clock) as life, life.run("r") as run:
-        life.skip_pauses(clock)
+        waits = life.skip_pauses(clock)
         fault.refuse("intent", error=unknown, commits=commits)
         for _ in range(2):
             with pytest.raises(LedgerUnavailable) as raised:
                 await run.effect("pay", run=payee.never, reconcile=payee.never)
             assert raised.value.effect_ran == "no"
             assert not isinstance(raised.value, CommitUnknown)
+        # A store that is down for long is not kept down by those who wait for it.
+        assert waits[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
+        assert max(waits) == 1.0
         fault.heal()
         outcome = await run.effect("pay", run=colour.handler(payee.pay), reconcile=payee.never)
         assert outcome == Accepted("item-1", "run")

@@ -9,7 +9,9 @@ from counterfoil.protocol.records import Draft, Entry
 from counterfoil.protocol.requests import Append, Filled, Now, Pause
 
 SETTLE_S: Final = 30.0
+# Twice as long each time: a store that is down for long is not kept down by those who wait for it.
 _PAUSE_S: Final = 0.05
+_PAUSE_MAX_S: Final = 1.0
 
 
 async def record(draft: Draft, *, settle: Entry | None = None) -> Filled:
@@ -40,6 +42,7 @@ async def insist(draft: Draft, settle: Entry | None, unknown: CommitUnknown) -> 
         unknown: what is raised if no answer comes within 30 s.
     """
     deadline = (await Now()).mono + SETTLE_S
+    pause_s = _PAUSE_S
     while True:
         try:
             filled = await Append(draft, settle)
@@ -50,7 +53,8 @@ async def insist(draft: Draft, settle: Entry | None, unknown: CommitUnknown) -> 
                 raise unknown from again
         else:
             return Filled(filled.record, filled.ours, settled=True)
-        await Pause(_PAUSE_S, changes=False, idle=False)
+        await Pause(pause_s, changes=False, idle=False)
+        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
 
 def entry_of(lost: CommitUnknown) -> Entry:
