@@ -287,6 +287,28 @@ def test_every_transaction_holds_its_lane_until_its_end(server: PostgresShop) ->
     assert [to for _, to in server.box.log] == ["a", "b", "c"]
 
 
+@pytest.mark.rule("X11")
+def test_several_lanes_are_taken_in_sorted_order_whatever_order_they_are_staged_in(server: PostgresShop) -> None:
+    def both(letter: str) -> None:
+        with server.transaction() as connection:
+            wanted = [(server.operation(letter + lane), {"key": letter + lane, "lane": lane}) for lane in "zma"]
+            server.outbox.stage_many(connection, wanted)
+
+    with server.connected(autocommit=False) as holder:
+        server.outbox.stage(holder, server.operation("first"), key="first", lane="a")
+        waiting = Doing(lambda: both("w"))
+        assert waiting.lasts(0.2)
+        # It waits for the first of its lanes, and has locked none of those that come after.
+        server.order("free", lane="z")
+        holder.commit()
+        waiting.result()
+    crossing = [Doing(lambda letter=letter: both(letter)) for letter in "cdefgh"]  # type: ignore[misc]
+    for one in crossing:
+        one.result()
+    server.dispatch("mail")
+    assert len(server.box.log) == 2 + 3 * 7
+
+
 @pytest.mark.rule("X11", "X1")
 def test_a_snapshot_that_is_older_than_its_lane_is_a_serialization_failure(server: PostgresShop) -> None:
     for begun in (False, True):
@@ -301,6 +323,29 @@ def test_a_snapshot_that_is_older_than_its_lane_is_a_serialization_failure(serve
             connection.execute("ROLLBACK")
     server.dispatch("mail")
     assert [to for _, to in server.box.log] == ["bFalse", "a", "bTrue"]
+
+
+# --- what is told to whom (X14)
+
+
+@pytest.mark.rule("X14")
+@pytest.mark.parametrize("lane", [None, "L"])
+def test_nothing_is_notified_inside_the_applications_transaction(server: PostgresShop, lane: str | None) -> None:
+    asked: list[str] = []
+
+    class Watched(psycopg.Cursor[Any]):
+        def execute(self, query: Any, *args: Any, **more: Any) -> Any:
+            asked.append(query.decode() if isinstance(query, bytes) else str(query))
+            return super().execute(query, *args, **more)
+
+    with server.connected(autocommit=False, cursor_factory=Watched) as connection:
+        server.outbox.stage(connection, server.operation("o1"), key="o1", lane=lane)
+        found = connection.execute("SELECT pg_notification_queue_usage()").fetchone()
+        assert found == (0.0,)
+        assert len(asked) > 2
+        assert "notify" not in "".join(asked).lower()
+        triggers = "SELECT count(*) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid WHERE c.relname = 'intent'"
+        assert connection.execute(triggers).fetchone() == (0,)
 
 
 # --- a held snapshot (X13)
