@@ -102,15 +102,17 @@ class Group:
             raise
         finally:
             for item in batch:
-                _wake(item)
+                if item.wake is not None:
+                    _wake(item.wake)
 
     def _hand_on(self) -> None:
         if self._queue:
             with suppress(IndexError):  # somebody else has taken it
-                _wake(self._queue[0])
+                wake = self._queue[0].wake
+                if wake is not None:
+                    _wake(wake)
 
 
-def _wake(item: Submission) -> None:
-    if item.wake is not None:
-        with suppress(RuntimeError):  # awake already
-            item.wake.release()
+def _wake(wake: Lock) -> None:
+    with suppress(RuntimeError):  # awake already
+        wake.release()

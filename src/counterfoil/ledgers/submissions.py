@@ -56,7 +56,8 @@ class _Queue:
         """Put an item behind the others; None is the end."""
         self._items.append(item)
         # The taker says that it sleeps before it looks for the last time: one of the two sees the other.
-        if self._asleep:
+        # It takes a while to wake up: until it has, one ring is enough.
+        if self._asleep and self._bell.locked():
             with suppress(RuntimeError):  # somebody else has rung
                 self._bell.release()
 
@@ -121,9 +122,14 @@ def _work(queue: _Queue, serve: Callable[[Any, list[Submission]], None]) -> None
 def tell(batch: list[Submission]) -> None:
     """Call each distinct `deliver` once with its replies, in the order of submission."""
     letters: dict[Deliver, list[tuple[object, Reply]]] = {}
+    letter: list[tuple[object, Reply]] = []
+    last: Deliver | None = None
     for item in batch:
         if item.deliver is not None and item.reply is not None:
-            letters.setdefault(item.deliver, []).append((item.token, item.reply))
+            if item.deliver is not last:
+                last = item.deliver
+                letter = letters.setdefault(last, [])
+            letter.append((item.token, item.reply))
     for deliver, replies in letters.items():
         try:
             deliver(replies)

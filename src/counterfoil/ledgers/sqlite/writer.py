@@ -102,15 +102,11 @@ class Writer:
     def _alone(self, item: Submission) -> bool:
         """Append a lone entry if one statement can: its run and its owner are known, and nothing stands against it."""
         entry = item.entry
-        run = self._runs.get((entry.namespace, entry.run))
-        owner = self._owners.get(entry.epoch)
-        code = rows.CODES.get((entry.kind, entry.phase))
-        if run is None or owner is None or owner[1] != LIVE or code is None or entry.kind == RUN or item.settle:
+        row = None if item.settle else self._known(entry)
+        if row is None:
             return False
-        check = rows.stored_check(entry.check)
-        row = (run[0], entry.slot, code, entry.body, owner[0], entry.append_id, entry.at, check, entry.format)
         try:
-            position = self._transactions.alone(_ALONE, row, guards=(owner[0], entry.epoch, run[0], entry.run))
+            position = self._transactions.alone(_ALONE, row, guards=(row[4], entry.epoch, row[0], entry.run))
         except CounterfoilError as error:
             item.reply = error
         except _OWN_FAULTS:
@@ -140,14 +136,22 @@ class Writer:
                 waiting.clear()
                 values.clear()
 
+        sound = not self._transactions.sync_failed
         for item in batch:
             entry = item.entry
+            row = self._known(entry) if sound else None
+            if row is not None:
+                waiting.append(entry)
+                values.extend(row)
+                if len(waiting) == ROWS_MAX:
+                    flush()
+                continue
             admitted = self._admit(connection, entry, keeping=keeping)
-            if waiting and not isinstance(admitted, list):
+            if waiting and not isinstance(admitted, tuple):
                 flush()
                 # A slot that this very batch has filled answers before a refusal does.
                 admitted = self._admit(connection, entry, keeping=keeping)
-            if not isinstance(admitted, list):
+            if not isinstance(admitted, tuple):
                 replies.append(admitted)
                 continue
             waiting.append(entry)
@@ -187,7 +191,19 @@ class Writer:
             self._owners[""] = (rows.NO_OWNER, LIVE)
             self._view = view
 
-    def _admit(self, connection: Connection, entry: Entry, *, keeping: bool) -> Reply | list[Any]:
+    def _known(self, entry: Entry) -> tuple[Any, ...] | None:
+        """Return the values of a row that nothing stands against, where that is seen without a look-up."""
+        try:
+            run = self._runs.get((entry.namespace, entry.run))
+            owner = self._owners.get(entry.epoch)
+            code = rows.CODES.get((entry.kind, entry.phase))
+            if run is None or run[1] or owner is None or owner[1] != LIVE or code is None or entry.kind == RUN:
+                return None
+            return _row(entry, run[0], code=code, owner=owner[0]) if math.isfinite(entry.at) else None
+        except _OWN_FAULTS:
+            return None
+
+    def _admit(self, connection: Connection, entry: Entry, *, keeping: bool) -> Reply | tuple[Any, ...]:
         """Return the values of the row to insert, or the reply if there is one without that."""
         try:
             run = self._run(connection, (entry.namespace, entry.run))
@@ -201,17 +217,9 @@ class Writer:
             code = rows.CODES.get((entry.kind, entry.phase))
             if code is None or not math.isfinite(entry.at):
                 return UsageError(f"no record: {entry.kind} {entry.phase} at {entry.at}")
-            return [
-                (run or self._new_run(connection, entry))[0],
-                entry.slot,
-                code,
-                entry.body,
-                (owner or self._stranger(connection, entry))[0],
-                entry.append_id,
-                entry.at,
-                rows.stored_check(entry.check),
-                entry.format,
-            ]
+            run = run or self._new_run(connection, entry)
+            owner = owner or self._stranger(connection, entry)
+            return _row(entry, run[0], code=code, owner=owner[0])
         except (StoreError, *_OWN_FAULTS) as error:
             if _belongs_to_all(connection, error):
                 raise
@@ -325,6 +333,11 @@ class Writer:
             connection.execute(f"UPDATE counterfoil_run SET {mark} = ? WHERE id = ?", (value, run))  # noqa: S608
             if mark == "pruned":
                 self._runs[entry.namespace, entry.run] = (run, True)
+
+
+def _row(entry: Entry, run: int, *, code: int, owner: int) -> tuple[Any, ...]:
+    check = rows.stored_check(entry.check)
+    return run, entry.slot, code, entry.body, owner, entry.append_id, entry.at, check, entry.format
 
 
 def _belongs_to_all(connection: Connection, error: Exception) -> bool:
