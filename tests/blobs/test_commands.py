@@ -83,6 +83,7 @@ def test_leftovers_are_cleaned_up_within_bounds(root: Path, capfdbinary: Any) ->
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(root: Path, capfdbinary: Any, args: list[str], says: str) -> None:
+    root.mkdir()
     code, out, err = ran(capfdbinary, *args)
     assert (code, out) == (2, b"")
     assert says in err.decode()
@@ -93,3 +94,25 @@ def test_a_store_must_be_named(root: Path, capfdbinary: Any, monkeypatch: pytest
     code, _, err = ran(capfdbinary, "ls")
     assert code == 2
     assert b"COUNTERFOIL_BLOBS" in err
+
+
+@pytest.mark.parametrize("words", [["ls"], ["check"], ["clean"], ["doctor"], ["get", "00"]])
+def test_a_store_that_is_not_there_is_no_empty_one(root: Path, capfdbinary: Any, words: list[str]) -> None:
+    code, out, err = ran(capfdbinary, *words)
+    assert (code, out) == (2, b"")
+    assert f"there is no store at {root}".encode() in err
+    assert not root.exists()
+
+
+def test_a_file_is_no_store(root: Path, capfdbinary: Any) -> None:
+    for words in (["put", "hello.txt"], ["ls"]):
+        code, _, err = ran(capfdbinary, *words, "--store", "hello.txt")
+        assert code == 2
+        assert b"hello.txt is no folder" in err
+
+
+def test_an_output_that_cannot_be_written_is_said_in_a_line(root: Path, capfdbinary: Any) -> None:
+    assert ran(capfdbinary, "put", "hello.txt")[0] == 0
+    code, out, err = ran(capfdbinary, "get", HELLO, "--output", "no-such/folder")
+    assert (code, out) == (2, b"")
+    assert b"cannot write no-such/folder: No such file or directory" in err

@@ -122,3 +122,49 @@ def test_one_long_name_does_not_pad_every_row(long_names: str) -> None:
     head, *rows = done.stdout.splitlines()
     assert max(len(row) for row in (head, *rows[:2])) < 110
     assert rows[2].startswith("x" * 255 + "  open")
+
+
+SHELL = 'exec "$0" -m counterfoil "$@"'
+
+
+def through_shell(redirected: str, *words: str) -> tuple[int, str]:
+    """Call the program as a shell does that redirects its streams."""
+    done = subprocess.run(
+        ["sh", "-c", f"{SHELL} {redirected}", sys.executable, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["runs"], ["effects", "--json"], ["export"], ["show", "r"], ["--help"], ["--version"]]
+)
+@pytest.mark.parametrize(("redirected", "why"), [(">&-", "Bad file descriptor"), (">/dev/full", "No space left")])
+def test_a_stdout_that_takes_nothing_is_said_in_one_line(
+    tmp_path: Path, words: list[str], redirected: str, why: str
+) -> None:
+    if ">/dev/full" in redirected and not Path("/dev/full").exists():
+        pytest.skip("/dev/full is Linux's")
+    url = f"sqlite:///{tmp_path / 'effects.db'}"
+    with Runtime(url) as runtime:
+        runtime.run("r").step("s", lambda: 1)
+    code, told = through_shell(redirected, "--ledger", url, *words)
+    assert code == 2
+    assert told.splitlines()[-1] == f"counterfoil: stdout cannot be used: {why}" + (
+        " on device" if "left" in why else ""
+    )
+    assert "Traceback" not in told
+
+
+def test_what_is_opened_later_never_takes_the_place_of_a_closed_stdout(tmp_path: Path) -> None:
+    # Each descriptor below 3 that is free would be the next file's: the ledger's lock, or its database.
+    url = f"sqlite:///{tmp_path / 'effects.db'}"
+    code, told = through_shell("<&- >&- 2>&-", "--ledger", url, "migrate")
+    assert (code, told) == (2, "")
+    with Runtime(url) as runtime:
+        runtime.run("r").step("s", lambda: 1)
+        assert [record.name for record in runtime.show("r")] == ["s"]
+    assert through_shell("<&- 2>&-", "--ledger", url, "runs") == (0, "")

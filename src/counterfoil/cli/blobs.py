@@ -15,6 +15,7 @@ from counterfoil.cli.output import Column, document, line, say, table
 from counterfoil.cli.text import escaped
 from counterfoil.errors import UsageError
 from counterfoil.outcomes import Accepted
+from counterfoil.recipients.blobs.folder import Folder
 from counterfoil.recipients.blobs.recipient import Blobs
 from counterfoil.recipients.blobs.reference import DEFAULT_MEDIA_TYPE
 from counterfoil.recipients.blobs.streams import PIECE_BYTES, Progress
@@ -51,6 +52,7 @@ def stored(function: Callable[..., Any]) -> Callable[..., Any]:
         url = store if ":" in store.partition("/")[0] else Path(store).absolute().as_uri()
         as_json = as_json or bool(context.find_root().params.get("as_json"))
         blobs = Blobs(url, credentials=_CREDENTIALS, journal=journal, weak=weak)
+        _present(blobs, made=context.info_name == "put")
         return function(blobs, as_json=as_json, **given)
 
     wrapped.__doc__, wrapped.__name__ = function.__doc__, function.__name__
@@ -174,6 +176,17 @@ def doctor(context: click.Context, store: Blobs, *, as_json: bool) -> None:
         context.exit(_FOUND)
 
 
+def _present(blobs: Blobs, *, made: bool) -> None:
+    """Check that a folder is there, before an empty listing would say that all is well."""
+    if not isinstance(blobs.store, Folder):
+        return
+    path = blobs.store.path
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is no folder", hint="name the folder of a store")
+    if not made and not path.exists():
+        raise UsageError(f"there is no store at {path}", hint="is the path right? The first blob makes it")
+
+
 def _found(store: Blobs, digest: str) -> dict[str, Any]:
     found = list(store.references(digest))
     if len(found) == 1:
@@ -199,7 +212,11 @@ def _sink(output: str | None) -> Generator[BinaryIO]:
         raise UsageError(f"{path} is there already")
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with part.open("xb") as file:
+        try:
+            file = part.open("xb")
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        with file:
             yield file
         part.rename(path)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import traceback
@@ -12,7 +11,7 @@ from typing import Any, Final
 import click
 
 import counterfoil
-from counterfoil.cli import acting, checking, viewing
+from counterfoil.cli import acting, checking, streams, viewing
 from counterfoil.cli.auditing import audit_client
 from counterfoil.cli.blobs import blobs
 from counterfoil.cli.demo.command import demo
@@ -47,10 +46,7 @@ class Program(click.Group):
 
     def run(self, args: Sequence[str] | None = None) -> int:
         """Run a command and return its exit code; nothing is raised."""
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                # A terminal that cannot show a letter gets its escape.
-                stream.reconfigure(errors="backslashreplace")
+        streams.ready()
         try:
             found = self.main(args, prog_name="counterfoil", standalone_mode=False)
         except click.ClickException as error:
@@ -58,6 +54,9 @@ class Program(click.Group):
             return USAGE
         except click.Abort:
             return INTERRUPTED
+        except OSError as error:
+            # Of `--help`, which comes before any command.
+            return _not_written(error)
         return found if isinstance(found, int) else 0
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -69,9 +68,6 @@ class Program(click.Group):
             # Whoever comes second must know what became of what they said.
             say(f"counterfoil: {error}{'; nothing was recorded' if isinstance(error, Denied) else ''}")
             ctx.exit(next((code for kind, code in _CODES if isinstance(error, kind)), FOUND))
-        except BrokenPipeError:
-            _nobody_reads()
-            ctx.exit(0)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -79,13 +75,21 @@ class Program(click.Group):
         except Exception as error:  # noqa: BLE001 - people get a line, not a traceback
             if os.environ.get(_DEBUG):
                 traceback.print_exc()
+            if isinstance(error, OSError) and error.errno is not None:
+                ctx.exit(_not_written(error))
             say(f"counterfoil: {type(error).__name__}: {error} (a defect of counterfoil: please report it, {_HOW})")
             ctx.exit(OURS)
 
 
-def _nobody_reads() -> None:
-    """Let nothing more be written to a pipe that was closed, at the end of the process either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _not_written(error: OSError) -> int:
+    """Say that a file, or stdout, cannot be used: no room, no such folder, no permission."""
+    if error.filename is None:
+        streams.drop()
+    if isinstance(error, BrokenPipeError):
+        # Whoever read has read enough.
+        return 0
+    say(f"counterfoil: {error.filename or 'stdout'} cannot be used: {error.strerror}")
+    return USAGE
 
 
 @click.group(
