@@ -144,13 +144,18 @@ class Connection:
 
     # --- sending
 
+    @property
+    def clear(self) -> bool:
+        """Whether what is sent now goes out now."""
+        return not self._wire.stalled and self._client.pending_data_size <= ROOM_BYTES
+
     async def room(self, deadline: float) -> None:
         """Wait until what is sent now goes out now.
 
         Raises:
             Unsent: the server does not read, or the connection is gone.
         """
-        while self._wire.stalled or self._client.pending_data_size > ROOM_BYTES:
+        while not self.clear:
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                     await self._wire.clear()

@@ -56,14 +56,15 @@ class JetStream:
         """
         facts = Facts()
         try:
-            connection = await self._ready(message, key, facts=facts, permit=permit, leaving=leaving)
+            headers = self._headers(message, key)
+            connection = await self._ready(message, key, headers=headers, facts=facts, permit=permit, leaving=leaving)
         except Unsent as unsent:
             return facts.rejected(unsent.kind, **unsent.details)
         except asyncio.CancelledError:
             if not leaving.forgives():
                 raise
             return facts.rejected("cancelled")
-        flight = await connection.offer(message.subject, message.payload, self._headers(message, key))
+        flight = await connection.offer(message.subject, message.payload, headers)
         end = await _end(connection, flight, leaving)
         if isinstance(end, replies.Answer):
             permit.received(len(end.body))
@@ -74,7 +75,9 @@ class JetStream:
             return await self._compared(outcome, connection, message, key=key, facts=facts)
         return outcome
 
-    async def _ready(self, message: Message, key: str, *, facts: Facts, permit: Permit, leaving: Leaving) -> Connection:
+    async def _ready(
+        self, message: Message, key: str, *, headers: Headers, facts: Facts, permit: Permit, leaving: Leaving
+    ) -> Connection:
         """Do all that comes before the first byte: when it returns, the gate is won."""
         digest = message.digest
         facts.reached = "connecting"
@@ -82,9 +85,11 @@ class JetStream:
             leaving.check()
             connection = await self._lines.get(leaving.deadline)
             facts.peer, facts.reached = connection.peer, "checking"
-            await self._checked(connection, leaving)
-            size = connection.size(message.subject, message.payload, self._headers(message, key))
-            await connection.room(leaving.deadline)
+            if connection.stream is None or connection.stream.no_ack:
+                await self._checked(connection, leaving)
+            size = connection.size(message.subject, message.payload, headers)
+            if not connection.clear:
+                await connection.room(leaving.deadline)
             if connection.alive:
                 break
         leaving.check()

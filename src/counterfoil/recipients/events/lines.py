@@ -63,7 +63,9 @@ class Lines(Generic[L]):
         """
         loop = asyncio.get_running_loop()
         with self._lock:
-            place = self._places.setdefault(loop, _Place())
+            place = self._places.get(loop)
+            if place is None:
+                place = self._places[loop] = _Place()
         if place.line is not None and place.line.alive:
             return place.line
         if place.opening is None or place.opening.done():

@@ -52,7 +52,7 @@ class Operation:
     def __init__(self, events: Events, message: Message) -> None:
         self._events = events
         self._message = message
-        self.settings = Settings(recipient=events.name, visibility_s=events.visibility_s)
+        self.settings = events.settings
 
     def __repr__(self) -> str:
         # Not the headers: they may hold what is nobody's business.

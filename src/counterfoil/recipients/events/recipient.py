@@ -15,7 +15,7 @@ from counterfoil.protocol import keys
 from counterfoil.recipients.events import message as messages
 from counterfoil.recipients.events.leaving import Leaving
 from counterfoil.recipients.events.message import Message
-from counterfoil.recipients.events.operation import FORMAT, VERB, Operation
+from counterfoil.recipients.events.operation import FORMAT, VERB, Operation, Settings
 from counterfoil.recipients.events.places import Auth, Place, exchange_of, peer_of, stream_of, urls_of
 from counterfoil.threads import when_collected
 
@@ -85,6 +85,7 @@ class Events:
         self.stream = stream_of(stream) if kind == "nats" else exchange_of(stream)
         self.timeout_s = keys.seconds(timeout_s, "timeout_s", positive=True)
         self.visibility_s = keys.seconds(visibility_s, "visibility_s")
+        self.settings = Settings(recipient=self.name, visibility_s=self.visibility_s)
         self._shown = f"Events({', '.join(map(_shown, urls))!r}, stream={self.stream!r}, name={self.name!r})"
         _extra(kind)
         place = Place(urls=urls, auth=auth, credentials=credentials, tls=tls, inbox_prefix=inbox_prefix)

@@ -8,9 +8,10 @@ another stream.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from counterfoil.outcomes import Outcome
 from counterfoil.recipients.events.facts import Facts
@@ -66,8 +67,8 @@ def judge(end: End, facts: Facts, *, stream: str, known: StreamFacts) -> Outcome
 def document(body: bytes) -> dict[str, Any] | None:
     """Read a reply's body; None if it is no JSON object."""
     try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
+        said = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return said if isinstance(said, dict) else None
 
