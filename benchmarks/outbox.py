@@ -16,8 +16,8 @@ from typing import Any
 import apsw
 import psycopg
 
-from benchmarks import queues
-from benchmarks.measure import Contender, Opened, Slice, Watch, after, watching
+from benchmarks import delivered, queues
+from benchmarks.measure import Contender, Opened, Slice, Watch, watching
 from benchmarks.queues import BATCH, pages
 from benchmarks.server import served
 from benchmarks.tables import raced, ratio, show
@@ -41,6 +41,7 @@ def parts(grown: int) -> dict[str, Callable[..., dict[str, Any]]]:
         "outbox, dispatch": served(dispatch),
         "outbox, from commit to dispatch": served(delay),
         "outbox, many intents delivered": served(flat),
+        "outbox, under a held snapshot": served(held),
     }
 
 
@@ -141,8 +142,8 @@ def _transactions(url: str, connection: Any, *, outbox: Outbox, pairs: int) -> t
 # --- how fast it is dispatched
 
 
-def dispatched(url: str, *, blocking: bool = False) -> Opened:
-    """Intents that were staged and committed before, delivered by one dispatcher."""
+def dispatched(url: str, *, blocking: bool = False, history: int = 0) -> Opened:
+    """Intents that were staged and committed before, delivered by one dispatcher after it has delivered many."""
 
     @contextmanager
     def opened(_folder: str) -> Iterator[Slice]:
@@ -168,6 +169,9 @@ def dispatched(url: str, *, blocking: bool = False) -> Opened:
                 assert dispatcher.counts["accepted"] - before == intents, dispatcher.counts
                 return watch
 
+            if history:
+                slice_(BATCH)
+                delivered.deliver(connection, history - BATCH)
             yield slice_
             if blocking:
                 dispatcher.__exit__(None, None, None)
@@ -264,10 +268,48 @@ def fresh_and_grown(cluster: Cluster, folder: str, *, grown: int, hurried: bool)
         name = f"{store}, {grown:,} delivered"
         contenders = [
             Contender(f"{store}, a fresh outbox", dispatched(small[store]), BATCH),
-            Contender(name, after(dispatched(large[store]), grown), BATCH),
+            Contender(name, dispatched(large[store], history=grown), BATCH),
         ]
         rounds, slice_s = (4, 0.12) if hurried else (16, 0.4)
         found |= raced(
             contenders, f"{folder}/{store}", base="a fresh one", aims={name: 0.9}, rounds=rounds, slice_s=slice_s
         )
+    looked = [_pages(url["PostgreSQL"]) for url in (small, large)]
+    show("PostgreSQL, pages looked at for a claim", f"{looked[0]:.1f}, {looked[1]:.1f}", "the same")
+    return found | {"pages": looked}
+
+
+def _pages(url: str) -> float:
+    """How many pages PostgreSQL looks at for each intent that is claimed."""
+    send = recipient().operations["send"]
+    with closing(_connected(url)) as connection, closing(Outbox(url)) as outbox:
+        connection.execute("BEGIN")
+        outbox.stage_many(connection, [(send(number=number), f"page-{number}") for number in range(BATCH)])
+        connection.execute("COMMIT")
+        ((epoch,),) = connection.execute("SELECT counterfoil.register('0', 'a benchmark', 5)").fetchall()
+        return delivered.pages_of_claims(connection, epoch, claims=BATCH) / BATCH
+
+
+# --- whether somebody who looks at an old state for long slows it down
+
+
+def held(cluster: Cluster, folder: str, *, hurried: bool) -> dict[str, Any]:
+    """A transaction that keeps its snapshot while many are delivered: the last tenth beside the first one."""
+    slices, found = 4 if hurried else 20, {}
+    intents = 300 if hurried else 1_000
+    for store, url in stores(cluster, folder, "held").items():
+        with dispatched(url)(folder) as slice_, closing(_connected(url)) as holder:
+            slice_(intents)
+            holder.execute("BEGIN" if url.startswith("sqlite") else "BEGIN ISOLATION LEVEL REPEATABLE READ")
+            holder.execute("SELECT count(*) FROM orders").fetchall()
+            watches = [slice_(intents) for _ in range(10 * slices)]
+            holder.execute("ROLLBACK")
+        tenths = [watches[start : start + slices] for start in (0, 9 * slices)]
+        first, last = (statistics.median(intents / watch.wall_s for watch in tenth if watch) for tenth in tenths)
+        early, late = (statistics.median(watch.cpu_s or 0.0 for watch in tenth if watch) for tenth in tenths)
+        show(
+            f"{store}, of {10 * slices * intents:,} the last tenth of the first", f"{last / first:.2f}", "at least 0.7"
+        )
+        show(f"{store}, processor time, first and last, µs", f"{early / intents * 1e6:.0f}, {late / intents * 1e6:.0f}")
+        found[store] = {"first_per_s": first, "last_per_s": last, "ratio": last / first}
     return found
