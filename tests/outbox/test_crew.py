@@ -98,7 +98,9 @@ def test_a_method_requires_what_its_function_requires_but_for_itself() -> None:
         def of_class(cls, ctx: Any) -> None: ...
 
     handlers = Handlers()
-    assert [required(h) for h in (handlers.none, handlers.one, handlers.perhaps, handlers.many, handlers.of_class)] == [
+    assert [
+        required(h)[0] for h in (handlers.none, handlers.one, handlers.perhaps, handlers.many, handlers.of_class)
+    ] == [
         0,
         1,
         0,

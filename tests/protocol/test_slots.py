@@ -53,7 +53,6 @@ def test_a_name_comes_out_of_a_slot_as_it_went_in(name: str) -> None:
 def test_the_heads_of_effects_and_transactions() -> None:
     assert slots.effect_head(NAME) == f"effect/{PART}"
     assert slots.transaction_head(NAME) == f"transaction/{PART}"
-    assert slots.first_of_effect(NAME) == (slots.intent(NAME, 1), slots.buried(NAME, 1), slots.note(NAME, 1))
 
 
 @pytest.mark.parametrize(

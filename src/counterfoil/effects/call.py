@@ -13,6 +13,11 @@ from counterfoil.errors import EffectRan, EffectUnresolved, UnresolvedReason
 from counterfoil.protocol import codec
 from counterfoil.protocol.unaskable import UNASKABLE, Unaskable
 
+# What holds where a caller leaves it out, in seconds.
+WAIT_S: Final = 30.0
+RECONCILE_TIMEOUT_S: Final = 30.0
+VISIBILITY_S: Final = 0.0
+
 
 class EffectCall(msgspec.Struct):
     """What a caller gave for an effect, checked.
@@ -21,6 +26,7 @@ class EffectCall(msgspec.Struct):
         name: the effect's name.
         run: performs the effect and returns the recipient's name for it.
         reconcile: asks the recipient, or `UNASKABLE`.
+        told: `run` takes the context, so the attempt's key is needed.
         request: canonical JSON of the request, or None.
         wait_s: seconds to wait for another owner that lives.
         reconcile_timeout_s: seconds for a look-up.
@@ -36,10 +42,11 @@ class EffectCall(msgspec.Struct):
     name: str
     run: Callable[..., Any]
     reconcile: Callable[..., Any] | Unaskable
+    told: bool = True
     request: bytes | None = None
-    wait_s: float = 30.0
-    reconcile_timeout_s: float = 30.0
-    visibility_s: float = 0.0
+    wait_s: float = WAIT_S
+    reconcile_timeout_s: float = RECONCILE_TIMEOUT_S
+    visibility_s: float = VISIBILITY_S
     verifier: Verifier | None = None
     retry: codec.RetryBody | None = None
     retryable: bool = False

@@ -34,7 +34,7 @@ from counterfoil.errors import (
 )
 from counterfoil.outcomes import Evidence, Failed, Outcome, Rejected
 from counterfoil.protocol import codec, records, slots, states
-from counterfoil.protocol.history import Attempt, Effect, evidence_body, link_of, look, outcome_of, plainly_accepted
+from counterfoil.protocol.history import Attempt, evidence_body, link_of, look, outcome_of, plainly_accepted
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import (
     Call,
@@ -58,21 +58,22 @@ def recorded(scope: Scope, name: str, request: bytes | None) -> Outcome[msgspec.
         NameConflict: the name was recorded for another request.
         LedgerCorrupt: a record of this effect cannot be decoded.
     """
-    known = scope.memory.known.get(name)
+    history, memory = scope.history, scope.memory
+    known = memory.known.get(name)
+    if known is None:
+        if not history.has_effect(name):
+            return None
+        if not history.pruned and (known := plainly_accepted(history, name)) is not None:
+            memory.known[name] = known
     if known is not None:
-        _same_request(scope, name, known[0], request=request)
+        if request is not None:
+            _same_request(scope, name, known[0], request=request)
         return known[1]
-    if not scope.history.pruned and (known := plainly_accepted(scope.history, name)) is not None:
-        _same_request(scope, name, known[0], request=request)
-        scope.memory.known[name] = known
-        return known[1]
-    if not scope.history.has_effect(name):
-        return None
-    seen = look(scope.history, name)
+    seen = look(history, name)
     _same_request(scope, name, seen.first_fingerprint, request=request)
     outcome = seen.outcome()
-    if outcome is not None and not scope.history.pruned:
-        scope.memory.known[name] = seen.first_fingerprint, outcome
+    if outcome is not None and not history.pruned:
+        memory.known[name] = seen.first_fingerprint, outcome
     return outcome
 
 
@@ -93,6 +94,8 @@ async def effect(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
         NameConflict, UsageError, OwnerRetired, RunPruned: nothing was sent by this call.
     """
     try:
+        if not scope.history.has_effect(call.name) and (outcome := await _begin(scope, call, [])) is not None:
+            return outcome
         return await _settled(scope, call)
     except LedgerUnavailable as error:
         if error.effect_ran == "no" and _may_be_sent(scope, call.name):
@@ -121,7 +124,7 @@ async def _settled(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
             raise RunPruned(f"run {scope.run!r} was pruned; it has nothing under effect {call.name!r}")
         last = seen.last
         if last is None or seen.state == states.RETRYABLE:
-            outcome = await _begin(scope, call, seen)
+            outcome = await _begin(scope, call, seen.attempts)
         elif _held(scope, last, call.name) is not None:
             await append_held(scope, call.name, last.number)
         elif (lost := scope.memory.unsent.get(last.intent.slot)) is not None:
@@ -170,18 +173,18 @@ async def over(scope: Scope, attempt: Attempt) -> bool:
 # --- taking the send-right -------------------------------------------------------------------------------
 
 
-async def _begin(scope: Scope, call: EffectCall, seen: Effect) -> Outcome[msgspec.Raw] | None:
-    number = len(seen.attempts) + 1
+async def _begin(scope: Scope, call: EffectCall, earlier: list[Attempt]) -> Outcome[msgspec.Raw] | None:
+    number = len(earlier) + 1
     slot = slots.intent(call.name, number)
-    if seen.last is not None and seen.last.ending is not None:
-        await until(seen.last.ending.due, at_most_s=longest(seen.attempts[0].body.retry))
+    first = earlier[0].body if earlier else None
+    if first is not None and (ending := earlier[-1].ending) is not None:
+        await until(ending.due, at_most_s=longest(first.retry))
         await Read()
         if scope.history.get(slot) is not None or await _evidence_first(scope, call, number):
             return None
-    scope.open_for(f"effect {call.name!r}")
-    if number == 1 and scope.history.decisions and await _accepted_meanwhile(scope, call):
+    scope.open_for("effect", call.name)
+    if first is None and scope.history.decisions and await _accepted_meanwhile(scope, call):
         return None
-    first = seen.attempts[0].body if seen.attempts else None
     restored = first is None and scope.older_than_restore()
     body = codec.IntentBody(
         fingerprint=scope.fingerprint(call.request),
@@ -275,7 +278,7 @@ async def _claim(
 
 
 async def _perform(scope: Scope, call: EffectCall, attempt: Attempt) -> Outcome[msgspec.Raw] | None:
-    key = scope.key(call.name, attempt.number, keep=attempt.body.keep_key)
+    key = scope.key(call.name, attempt.number, keep=attempt.body.keep_key) if call.told else ""
     reply = await Call(call.run, key=key, attempt=attempt.number)
     if isinstance(reply, Returned):
         return await _returned(scope, call, attempt, value=reply.value)
@@ -302,6 +305,20 @@ async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: 
         await refuse(scope, call.name, attempt.number, via="run", value=value)
         await release(scope, call, attempt, why="proof-rejected")
         raise unresolved(call, "proof-rejected", f"its run returned what cannot be kept: {error}", ran="yes") from error
+    if call.verifier is not None:
+        await _check(scope, call, attempt, proof=proof, value=value)
+    body = codec.OutcomeBody(via="run", proof=msgspec.Raw(proof), evidence=evidence)
+    if not await conclude(scope, call, attempt.number, phase="accepted", body=body, ran="yes", proof=value):
+        return None
+    # Accepted by this attempt: whatever became of earlier ones, this is how all of them ended (rule O3).
+    outcome = outcome_of("accepted", body)
+    if attempt.number == 1:
+        scope.memory.known[call.name] = attempt.body.fingerprint, outcome
+    return outcome
+
+
+async def _check(scope: Scope, call: EffectCall, attempt: Attempt, *, proof: bytes, value: Any) -> None:
+    """Let the caller's `verify` check what `run` returned; what it does not let pass is released."""
     try:
         holds = await verified(scope, call.name, attempt, verifier=call.verifier, proof=proof, ran="yes")
     except EffectUnresolved:
@@ -311,14 +328,6 @@ async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: 
         await refuse(scope, call.name, attempt.number, via="run", value=value, proof=proof)
         await release(scope, call, attempt, why="proof-rejected")
         raise unresolved(call, "proof-rejected", "verify refused what its run returned", ran="unknown")
-    body = codec.OutcomeBody(via="run", proof=msgspec.Raw(proof), evidence=evidence)
-    if not await conclude(scope, call, attempt.number, phase="accepted", body=body, ran="yes", proof=value):
-        return None
-    # Accepted by this attempt: whatever became of earlier ones, this is how all of them ended (rule O3).
-    outcome = outcome_of("accepted", body)
-    if attempt.number == 1:
-        scope.memory.known[call.name] = attempt.body.fingerprint, outcome
-    return outcome
 
 
 async def _proved(scope: Scope, call: EffectCall, number: int, *, error: Rejected | Failed) -> None:

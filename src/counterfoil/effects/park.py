@@ -23,7 +23,7 @@ async def sleep(scope: Scope, name: str, seconds: float) -> None:
         return
     ours = False
     if (armed := scope.history.get(slots.sleep(name))) is None:
-        scope.open_for(f"sleep {name!r}")
+        scope.open_for("sleep", name)
         body = codec.ArmedBody(deadline=(await Now()).wall + seconds)
         draft = Draft(slot=slots.sleep(name), kind=records.PARK, phase="armed", body=codec.body_of(body))
         filled = await record(draft)

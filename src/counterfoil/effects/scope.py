@@ -92,19 +92,23 @@ class Scope(msgspec.Struct):
         if self.memory.asked is not None:
             self.memory.asked.add(head)
 
-    def open_for(self, what: str) -> None:
+    def open_for(self, what: str, name: str = "") -> None:
         """Check that the run takes new names.
+
+        Args:
+            what: what is new, for the message: `effect`, `step` …
+            name: its name, where that is not said yet.
 
         Raises:
             UsageError: it is finished.
             RunPruned: only its tombstone is left.
         """
-        if self.history.pruned:
-            raise RunPruned(f"run {self.run!r} was pruned; it has nothing under {what}")
-        if self.history.finished is not None:
+        if self.history.pruned or self.history.finished is not None:
+            under = f"it has nothing under {what} {name!r}" if name else f"it has nothing under {what}"
+            if self.history.pruned:
+                raise RunPruned(f"run {self.run!r} was pruned; {under}")
             raise UsageError(
-                f"run {self.run!r} is finished and has nothing under {what}; a finished run takes no new names",
-                code="run-finished",
+                f"run {self.run!r} is finished; {under}, and a finished run takes no new names", code="run-finished"
             )
 
     def older_than_restore(self) -> bool:

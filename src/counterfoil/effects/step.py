@@ -66,7 +66,7 @@ async def step(scope: Scope, call: StepCall) -> bytes:
         found = recorded(scope, call.name, call.inputs)
         if found is not None:
             return found
-        scope.open_for(f"step {call.name!r}")
+        scope.open_for("step", call.name)
         number = 1
         while (failed := scope.history.get(slots.step_failed(call.name, number))) is not None:
             number += 1

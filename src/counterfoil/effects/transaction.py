@@ -60,7 +60,7 @@ async def transaction(scope: Scope, call: TransactionCall) -> bytes:
         found, number = _folded(scope, call.name, call.inputs)
         if found is not None:
             return found
-        scope.open_for(f"transaction {call.name!r}")
+        scope.open_for("transaction", call.name)
         first = number if first is None else first
         if number - first >= ATTEMPTS_MAX:
             raise LedgerUnavailable(

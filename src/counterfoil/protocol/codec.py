@@ -7,6 +7,7 @@ checked. Everything is canonical: sorted keys, no white space.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
 
@@ -21,7 +22,9 @@ PROOF_BYTES_MAX: Final = 65_536
 DEPTH_MAX: Final = 100
 
 _encoder = msgspec.json.Encoder(order="sorted")
-_decode = msgspec.json.Decoder().decode
+decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
+"""Decodes canonical JSON that `encode` made."""
+_LONG = 19
 _LONG_NUMBER = re.compile(rb"\d{19}")
 _OPENING = re.compile(rb"[\[{]")
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
@@ -35,7 +38,7 @@ def encode(value: Any, *, what: str) -> bytes:
     """
     try:
         body = _encoder.encode(value)
-        same = _decode(body) == value
+        same = decode(body) == value
     except RecursionError:
         raise _refused(what, "it is nested too deeply or contains itself") from None
     except Exception as error:
@@ -44,7 +47,7 @@ def encode(value: Any, *, what: str) -> bytes:
         raise _refused(what, "decoding it would give another value")
     if len(body) > DEPTH_MAX and len(_OPENING.findall(body)) > DEPTH_MAX and _depth(value) > DEPTH_MAX:
         raise _refused(what, f"it is nested deeper than {DEPTH_MAX}")
-    if _LONG_NUMBER.search(body) and not _integers_fit(value):
+    if len(body) >= _LONG and _LONG_NUMBER.search(body) and not _integers_fit(value):
         raise _refused(what, "it has an integer outside -2**63 … 2**63-1")
     return body
 
@@ -77,11 +80,6 @@ def _integers_fit(value: Any) -> bool:
     return all(_integers_fit(child) for child in _children(value))
 
 
-def decode(body: bytes) -> Any:
-    """Decode canonical JSON that `encode` made."""
-    return _decode(body)
-
-
 def plain(details: Any) -> dict[str, Any] | None:
     """Make evidence's details recordable: what JSON has no word for becomes the nearest thing that it has.
 
@@ -90,7 +88,7 @@ def plain(details: Any) -> dict[str, Any] | None:
     if details is None:
         return None
     try:
-        made: Any = _decode(_encoder.encode(details))
+        made: Any = decode(_encoder.encode(details))
         encode(made, what="evidence.details")
     except Exception:  # noqa: BLE001 - anything may be in there, and the outcome matters more
         return {"unrecordable": type(details).__name__}

@@ -15,15 +15,26 @@ _OF_ONE_ATTEMPT = ("/1/intent", "/1/outcome")
 
 
 class History:
-    """The records of one run by slot, as far as this life has read them."""
+    """The records of one run by slot, as far as this life has read them.
+
+    Attributes:
+        position: of the last record that was read.
+        decisions: the records of people's decisions.
+        pruned: whether only a tombstone is left.
+        finished: the record of the run's end, or None.
+    """
+
+    __slots__ = ("_beyond", "_first", "_records", "decisions", "finished", "namespace", "position", "pruned", "run")
 
     def __init__(self, namespace: str, run: str) -> None:
         self.namespace = namespace
         self.run = run
         self.position = 0
+        self.decisions: list[Record] = []
+        self.pruned = False
+        self.finished: Record | None = None
         self._records: dict[str, Record] = {}
         self._first: Record | None = None
-        self._decisions: list[Record] = []
         # Effects with more than a first intent and its outcome.
         self._beyond: set[str] = set()
 
@@ -42,17 +53,27 @@ class History:
             return
         if self._first is None or record.position < self._first.position:
             self._first = record
-        if not slot.endswith(_OF_ONE_ATTEMPT) and (parts := slots.effect_of(slot)) is not None:
+        if not slot.endswith(_OF_ONE_ATTEMPT):
+            self._note(record)
+
+    def _note(self, record: Record) -> None:
+        """Keep what is asked about often and is rarely there."""
+        if (parts := slots.effect_of(record.slot)) is not None:
             self._beyond.add(parts[0])
             if record.phase == "decision":
-                self._decisions.append(record)
+                self.decisions.append(record)
+        elif record.slot == slots.TOMBSTONE:
+            self.pruned = True
+        elif record.slot == slots.FINISHED:
+            self.finished = record
 
     def forget(self) -> None:
         """Start again from nothing: most of what was read has been pruned since."""
         self.position = 0
-        self._first = None
+        self.decisions.clear()
+        self.pruned = False
+        self.finished = self._first = None
         self._records.clear()
-        self._decisions.clear()
         self._beyond.clear()
 
     def get(self, slot: str) -> Record | None:
@@ -63,8 +84,8 @@ class History:
         return iter(sorted(self._records.values(), key=lambda record: record.position))
 
     def has_effect(self, name: str) -> bool:
-        """Whether there may be anything about an effect: whatever there is, one of these slots was filled first."""
-        return not self._records.keys().isdisjoint(slots.first_of_effect(name))
+        """Whether there is anything about an effect."""
+        return slots.intent(name, 1) in self._records or name in self._beyond
 
     def has_more(self, name: str) -> bool:
         """Whether there is more about an effect than a first intent and its outcome."""
@@ -78,21 +99,6 @@ class History:
     def began_in(self) -> int | None:
         """The ledger's generation in which the run began, None for a run without records."""
         return None if self._first is None else generation_of(self._first.epoch)
-
-    @property
-    def pruned(self) -> bool:
-        """Whether only a tombstone is left."""
-        return slots.TOMBSTONE in self._records
-
-    @property
-    def decisions(self) -> list[Record]:
-        """The records of people's decisions."""
-        return self._decisions
-
-    @property
-    def finished(self) -> Record | None:
-        """The record of the run's end, or None."""
-        return self._records.get(slots.FINISHED)
 
     def effect_names(self) -> list[str]:
         """Names of all effects, in order of their first record."""

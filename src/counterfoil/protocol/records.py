@@ -123,7 +123,7 @@ def checksum(
 ) -> int:
     """Compute an entry's checksum: it finds damage, it is no protection against forgery."""
     head = f"{namespace}\x00{run}\x00{slot}\x00{kind}\x00{phase}\x00{epoch}\x00{append_id}\x00"
-    return zlib.crc32(head.encode() + body)
+    return zlib.crc32(body, zlib.crc32(head.encode()))
 
 
 def entry_of(draft: Draft, namespace: str, run: str, *, epoch: str, append_id: int, at: float) -> Entry:

@@ -65,12 +65,6 @@ def note(name: str, number: int) -> str:
     return f"effect/{escape(name)}/note/{number}"
 
 
-def first_of_effect(name: str) -> tuple[str, str, str]:
-    """Slots of which one is filled before any other of an effect."""
-    part = escape(name)
-    return f"effect/{part}/1/intent", f"effect/{part}/1/buried", f"effect/{part}/note/1"
-
-
 def sleep(name: str) -> str:
     """Slot of a sleep's deadline."""
     return f"park/sleep/{escape(name)}"

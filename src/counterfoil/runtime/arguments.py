@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, cast
 
+from counterfoil.effects.call import RECONCILE_TIMEOUT_S, VISIBILITY_S, WAIT_S, EffectCall, Unaskable
 from counterfoil.effects.decide import Verdict
-from counterfoil.effects.effect import EffectCall, Unaskable
 from counterfoil.effects.evidence import proof_of
 from counterfoil.effects.scope import Verifier
 from counterfoil.effects.step import StepCall
@@ -17,7 +17,7 @@ from counterfoil.errors import UsageError
 from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import codec, keys
 from counterfoil.runtime.coding import OF_TRANSACTION, PROOF, RESULT, Coder, canonical, coder
-from counterfoil.runtime.handlers import is_async, required, required_keywords
+from counterfoil.runtime.handlers import is_async, required
 from counterfoil.runtime.transactions import through_sqlalchemy
 
 ATTEMPTS_MAX: Final = 1000
@@ -88,7 +88,8 @@ def transaction_call(
             "a transaction's body is a plain function of a connection, which blocks",
             hint="under AsyncRuntime it runs in a worker thread",
         )
-    if required(body) > 1 or required_keywords(body):
+    positional, keywords = required(body)
+    if positional > 1 or keywords > 0:
         raise UsageError("a transaction's body is called with the connection alone; this one requires more")
     if connection not in ("driver", "sqlalchemy"):
         raise UsageError(f"connection is 'driver' or 'sqlalchemy', not {connection!r}")
@@ -142,40 +143,47 @@ def effect_call(
         )
     if verify is not None and not callable(verify):
         raise UsageError(f"verify takes a callable, not {type(verify).__name__}")
-    handler(run, f"run of effect {name!r}")
+    told = handler(run, "run of effect", name)
     if not isinstance(reconcile, Unaskable):
-        handler(reconcile, f"reconcile of effect {name!r}")
-    if verify is not None:
-        handler(verify, f"verify of effect {name!r}", given=1)
-    coded = coder(proof_type, PROOF)
-    timeout_s = keys.seconds(reconcile_timeout, "reconcile_timeout", positive=True)
+        handler(reconcile, "reconcile of effect", name)
+    coded = PROOF if proof_type is None else coder(proof_type, PROOF)
+    # Defaults are not looked at: most calls leave these out, and each look would cost all of them.
     call = EffectCall(
         name=name,
         run=run,
         reconcile=reconcile,
-        request=canonical(request, "request"),
-        wait_s=keys.seconds(wait, "wait"),
-        reconcile_timeout_s=timeout_s,
-        visibility_s=keys.seconds(visibility, "visibility"),
-        verifier=None if verify is None else Verifier(verify, coded.decode, timeout_s),
-        retry=recorded_retry(retry),
+        told=told,
+        request=None if request is None else codec.encode(request, what="request"),
+        wait_s=wait if wait is WAIT_S else keys.seconds(wait, "wait"),
+        reconcile_timeout_s=reconcile_timeout
+        if reconcile_timeout is RECONCILE_TIMEOUT_S
+        else keys.seconds(reconcile_timeout, "reconcile_timeout", positive=True),
+        visibility_s=visibility if visibility is VISIBILITY_S else keys.seconds(visibility, "visibility"),
+        retry=None if retry is None else recorded_retry(retry),
         retryable=retryable,
         keep_key=keep_key,
-        encode=coded.encode,
         recipient=recipient,
     )
+    if coded is not PROOF:
+        call.encode = coded.encode
+    if verify is not None:
+        handler(verify, "verify of effect", name, given=1)
+        call.verifier = Verifier(verify, coded.decode, call.reconcile_timeout_s)
     return call, coded
 
 
-def handler(function: Callable[..., Any], what: str, *, given: int = 0) -> None:
-    """Check that a handler can be called, now and not when it has become necessary.
+def handler(function: Callable[..., Any], what: str, name: str = "", *, given: int = 0) -> bool:
+    """Check that a handler can be called, now and not when it has become necessary; say whether it takes the context.
 
     Raises:
         UsageError: it requires more than what it is given and the context.
     """
-    if required(function) > given + 1 or required_keywords(function):
+    positional, keywords = required(function)
+    if positional > given + 1 or keywords > 0:
         takes = "the proof and, if it requires another parameter, the context" if given else "nothing, or the context"
-        raise UsageError(f"{what} is called with {takes}; this one requires more", hint="bind it, in a lambda perhaps")
+        whose = f"{what} {name!r}" if name else what
+        raise UsageError(f"{whose} is called with {takes}; this one requires more", hint="bind it, in a lambda perhaps")
+    return positional > given
 
 
 def _settings(operation: Any) -> Any:

@@ -14,6 +14,7 @@ from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
 from counterfoil.effects import step as steps
 from counterfoil.effects import transaction as transactions
+from counterfoil.effects.call import RECONCILE_TIMEOUT_S, VISIBILITY_S, WAIT_S
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import LedgerUnavailable, RunCancelled, RunPruned, UsageError
 from counterfoil.outcomes import Decision, Outcome
@@ -188,9 +189,9 @@ class AsyncRun:
         run: Callable[..., Any] | None = None,
         reconcile: Any = None,
         request: Any = None,
-        wait: float = 30.0,
-        reconcile_timeout: float = 30.0,
-        visibility: float = 0.0,
+        wait: float = WAIT_S,
+        reconcile_timeout: float = RECONCILE_TIMEOUT_S,
+        visibility: float = VISIBILITY_S,
         verify: Callable[..., Any] | None = None,
         retry: Retry | None = None,
         proof_type: Any = None,

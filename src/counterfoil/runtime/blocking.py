@@ -33,7 +33,7 @@ from counterfoil.runtime.coding import PLAIN
 from counterfoil.runtime.handlers import Context, arguments, enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
 from counterfoil.runtime.session import Session
-from counterfoil.runtime.tracing import calling, of_run
+from counterfoil.runtime.tracing import calling, of_run, traced
 from counterfoil.runtime.transactions import transact
 
 POLL_FIRST_S: Final = 0.01
@@ -121,8 +121,11 @@ class BlockingDriver:
             # Only that handle was cancelled: this one goes on where it stopped.
         token = inside.set(chain)
         try:
-            with calling(kind, of_run(scope.run, kind, name)) as called:
-                flight.value = called.over(self.run(scope, flow(), flight))
+            if traced():
+                with calling(kind, of_run(scope.run, kind, name)) as called:
+                    flight.value = called.over(self.run(scope, flow(), flight))
+            else:
+                flight.value = self.run(scope, flow(), flight)
         except BaseException as error:
             flight.error = error
             raise
@@ -169,34 +172,31 @@ class BlockingDriver:
 
     def run(self, scope: Scope, flow: Flow, flight: Flight | None = None) -> Any:
         """Run a flow to its end in this thread."""
-        # The life does not end under a flow: what it holds (a proof, perhaps) is still to be recorded.
-        self.session.retain(flow)
-        try:
-            return self._run(scope, flow, flight)
-        finally:
-            self.session.release(flow)
-
-    def _run(self, scope: Scope, flow: Flow, flight: Flight | None) -> Any:
         answer: Any = None
         error: BaseException | None = None
         watch = self.watch
-        while True:
-            try:
-                request = flow.send(answer) if error is None else flow.throw(error)
-            except StopIteration as done:
-                return done.value
-            answer, error = None, None
-            if watch is not None:
-                self._watched(watch, "before", scope, request=request, flow=flow)
-            try:
-                if type(request) is Pause:
-                    self._pause(scope, request, flight)
-                else:
-                    answer = self._serve[type(request)](scope, request)
-            except BaseException as raised:  # noqa: BLE001 - the flow decides what becomes of it
-                error = raised
-            if watch is not None:
-                self._watched(watch, "after", scope, request=request, flow=flow)
+        # The life does not end under a flow: what it holds (a proof, perhaps) is still to be recorded.
+        self.session.retain(flow)
+        try:
+            while True:
+                try:
+                    request = flow.send(answer) if error is None else flow.throw(error)
+                except StopIteration as done:
+                    return done.value
+                answer, error = None, None
+                if watch is not None:
+                    self._watched(watch, "before", scope, request=request, flow=flow)
+                try:
+                    if type(request) is Pause:
+                        self._pause(scope, request, flight)
+                    else:
+                        answer = self._serve[type(request)](scope, request)
+                except BaseException as raised:  # noqa: BLE001 - the flow decides what becomes of it
+                    error = raised
+                if watch is not None:
+                    self._watched(watch, "after", scope, request=request, flow=flow)
+        finally:
+            self.session.release(flow)
 
     @staticmethod
     def _watched(watch: Watch, moment: Any, scope: Scope, *, request: Request[Any], flow: Flow) -> None:
@@ -207,12 +207,12 @@ class BlockingDriver:
             raise
 
     def _append(self, scope: Scope, request: Append) -> Filled:
-        session = self.session
-        entry = request.settle
+        session, settle = self.session, request.settle
+        entry = settle
         if entry is None:
-            entry = session.entry(scope, request.draft, session.epoch_of(scope))
+            entry = session.entry(scope, request.draft, scope.epoch or session.epoch_of(scope))
         try:
-            record = session.ledger.append(entry, settle=request.settle is not None)
+            record = session.ledger.append(entry, settle=settle is not None)
         except BaseException as error:
             session.refused(error, entry)
             raise
@@ -297,35 +297,37 @@ class BlockingDriver:
     # --- handlers
 
     def _call(self, _scope: Scope, request: Call) -> Reply:
-        deadline = None if request.timeout_s is None else time.monotonic() + request.timeout_s
-        context = Context(request.key, request.attempt, deadline)
-        call = _Handler(self.session, request, context)
         if request.timeout_s is None:
-            return call.reply()
-        return call.reply_within(request.timeout_s)
+            return _reply(request, Context(request.key, request.attempt, None), _await)
+        return _Overseen(self.session, request, request.timeout_s).reply()
 
 
-class _Handler:
-    """One call of one handler."""
+def _reply(request: Call, context: Context, wait: Callable[[Any], Any]) -> Reply:
+    """Call a handler in this thread; `wait` is given what must be awaited."""
+    try:
+        handler = request.handler
+        value = handler(*arguments(handler, request.proof, context))
+        if type(value) not in PLAIN and inspect.isawaitable(value):
+            value = wait(value)
+        return Returned(value)
+    except BaseException as error:  # noqa: BLE001 - it is the flow's to judge
+        return Raised(error)
 
-    def __init__(self, session: Session, request: Call, context: Context) -> None:
+
+def _await(value: Any) -> Any:
+    return threads.Running(_awaited(value)).result()
+
+
+class _Overseen:
+    """One call of one handler in a daemon thread, abandoned when it is overdue; a coroutine is cancelled then."""
+
+    def __init__(self, session: Session, request: Call, timeout_s: float) -> None:
         self._session = session
         self._request = request
-        self._context = context
+        self._timeout_s = timeout_s
+        self._context = Context(request.key, request.attempt, time.monotonic() + timeout_s)
         self._reply: Reply | None = None
         self._running: threads.Running | None = None
-
-    def reply(self) -> Reply:
-        """Call it in this thread."""
-        request = self._request
-        try:
-            handler = request.handler
-            value = handler(*arguments(handler, request.proof, self._context))
-            if type(value) not in PLAIN and inspect.isawaitable(value):
-                value = self._await(value)
-            return Returned(value)
-        except BaseException as error:  # noqa: BLE001 - it is the flow's to judge
-            return Raised(error)
 
     def _await(self, value: Any) -> Any:
         running = self._running = threads.Running(_awaited(value))
@@ -333,14 +335,14 @@ class _Handler:
             running.cancel()
         return running.result()
 
-    def reply_within(self, timeout_s: float) -> Reply:
-        """Call it in a daemon thread and abandon it when it is overdue; a coroutine is cancelled then."""
+    def reply(self) -> Reply:
+        """Call it, and wait until it has ended or is overdue."""
         context = copy_context()
         ended = threading.Event()
 
         def work() -> None:
             try:
-                self._reply = context.run(self.reply)
+                self._reply = context.run(_reply, self._request, self._context, self._await)
                 ended.set()
             finally:
                 self._session.release(self)
@@ -349,7 +351,7 @@ class _Handler:
         self._session.retain(self)
         threads.submit(work)
         try:
-            in_time = ended.wait(timeout_s)
+            in_time = ended.wait(self._timeout_s)
         finally:
             if not ended.is_set():
                 self._context.cancel()

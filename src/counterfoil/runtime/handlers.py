@@ -47,39 +47,30 @@ class Context:
         return f"Context(key={self.key!r}, attempt={self.attempt}, cancelled={self.cancelled})"
 
 
-def required(handler: Callable[..., Any]) -> int:
-    """Count a handler's required positional parameters; 0 for callables without a signature."""
+def required(handler: Callable[..., Any]) -> tuple[int, int]:
+    """Count what a handler requires: positional parameters, and keywords, which it never gets.
+
+    Nothing is known of callables without a signature: (0, 0).
+    """
     if type(handler) is FunctionType and not handler.__dict__:
         # The common case, without `inspect`: a plain function that nothing wraps.
-        return handler.__code__.co_argcount - len(handler.__defaults__ or ())
+        code, defaults, keywords = handler.__code__, handler.__defaults__, handler.__kwdefaults__
+        return code.co_argcount - len(defaults or ()), code.co_kwonlyargcount - len(keywords or ())
     if isinstance(handler, MethodType):
         # What it is bound to is given already.
-        return max(0, required(handler.__func__) - 1)
-    return _count(handler)
-
-
-def required_keywords(handler: Callable[..., Any]) -> bool:
-    """Say whether a handler requires keyword arguments, which it never gets."""
-    if type(handler) is FunctionType and not handler.__dict__:
-        return handler.__code__.co_kwonlyargcount > len(handler.__kwdefaults__ or ())
+        positional, named = required(handler.__func__)
+        return max(0, positional - 1), named
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):
-        return False
-    return any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
-
-
-def _count(handler: Callable[..., Any]) -> int:
-    try:
-        parameters = inspect.signature(handler).parameters.values()
-    except (TypeError, ValueError):
-        return 0
-    return sum(p.kind in _POSITIONAL and p.default is inspect.Parameter.empty for p in parameters)
+        return 0, 0
+    kinds = [p.kind for p in parameters if p.default is p.empty]
+    return sum(kind in _POSITIONAL for kind in kinds), kinds.count(inspect.Parameter.KEYWORD_ONLY)
 
 
 def arguments(handler: Callable[..., Any], given: tuple[Any, ...], context: Context) -> tuple[Any, ...]:
     """Say what to call a handler with: what is given, and the context if it requires one more parameter."""
-    return (*given, context) if required(handler) > len(given) else given
+    return (*given, context) if required(handler)[0] > len(given) else given
 
 
 def is_async(handler: Callable[..., Any]) -> bool:

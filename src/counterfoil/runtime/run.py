@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
@@ -12,6 +11,7 @@ from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
 from counterfoil.effects import step as steps
 from counterfoil.effects import transaction as transactions
+from counterfoil.effects.call import RECONCILE_TIMEOUT_S, VISIBILITY_S, WAIT_S
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import LedgerUnavailable, RunPruned, UsageError
 from counterfoil.outcomes import Accepted, Decision, Outcome
@@ -42,7 +42,7 @@ class Run:
         self._driver = runtime._driver
         self._state: RunState = self._session.state(run_id)
         self._scope: Scope | None = None
-        self._cancelled = threading.Event()
+        self._cancelled = False
         self._left = False
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class Run:
 
     def cancel(self) -> None:
         """Cancel this handle: what is recorded is still answered, nothing new is started."""
-        self._cancelled.set()
+        self._cancelled = True
         if self._scope is not None:
             self._scope.cancelled = True
             self._driver.wake()
@@ -119,7 +119,7 @@ class Run:
         found = steps.recorded(scope, name, call.inputs)
         if found is None:
             self._not_cancelled()
-            found = self._shared(scope, "step", name, flow=lambda: steps.step(scope, call), request=call.inputs)
+            found = self._driver.shared(scope, "step", name, flow=lambda: steps.step(scope, call), request=call.inputs)
         return coded.decode(found)
 
     @overload
@@ -175,9 +175,9 @@ class Run:
         run: Callable[..., Any] | None = None,
         reconcile: Any = None,
         request: Any = None,
-        wait: float = 30.0,
-        reconcile_timeout: float = 30.0,
-        visibility: float = 0.0,
+        wait: float = WAIT_S,
+        reconcile_timeout: float = RECONCILE_TIMEOUT_S,
+        visibility: float = VISIBILITY_S,
         verify: Callable[..., Any] | None = None,
         retry: Retry | None = None,
         proof_type: Any = None,
@@ -225,15 +225,16 @@ class Run:
             proof_type=proof_type,
         )
         scope = self._load()
-        scope.asks(slots.effect_head(name))
+        if scope.memory.asked is not None:
+            scope.asks(slots.effect_head(name))
         if call.verifier is not None:
             scope.memory.verifiers[name] = call.verifier
         outcome = effects.recorded(scope, name, call.request)
         if outcome is None:
-            if self._cancelled.is_set():
+            if self._cancelled:
                 self._not_cancelled(lambda: effects.recorded(scope, name, call.request) is not None)
             try:
-                outcome = self._shared(
+                outcome = self._driver.shared(
                     scope,
                     "effect",
                     name,
@@ -324,7 +325,7 @@ class Run:
             transactable(self._session)
             self._not_cancelled(lambda: transactions.recorded(scope, name, call.inputs) is not None)
             flow = lambda: transactions.transaction(scope, call)  # noqa: E731
-            found = self._shared(scope, "transaction", name, flow=flow, request=call.inputs)
+            found = self._driver.shared(scope, "transaction", name, flow=flow, request=call.inputs)
         return coded.decode(found)
 
     # --- parks
@@ -338,7 +339,7 @@ class Run:
         if park.slept(scope, name):
             return
         self._not_cancelled(lambda: park.slept(scope, name))
-        self._shared(scope, "sleep", name, flow=lambda: park.sleep(scope, name, seconds))
+        self._driver.shared(scope, "sleep", name, flow=lambda: park.sleep(scope, name, seconds))
 
     def wait_for(self, event: str, id: str, *, timeout: float | None = None) -> Any:
         """Return the payload that is delivered for (event, id).
@@ -429,20 +430,19 @@ class Run:
         not_in_transaction()
         if self._scope is None:
             scope = self._session.scope(self.id, self._state)
-            scope.cancelled = self._cancelled.is_set()
             self._driver.refresh(scope)
             self._scope = scope
+            # Looked at after that, since whoever cancels from another thread tells the handle first and the scope then.
+            if self._cancelled:
+                scope.cancelled = True
         return self._scope
 
     def _drive(self, flow: Callable[[Scope], Any]) -> Any:
         scope = self._load()
         return self._driver.run(scope, flow(scope))
 
-    def _shared(self, scope: Scope, kind: str, name: str, *, flow: Callable[[], Any], **more: Any) -> Any:
-        return self._driver.shared(scope, kind, name, flow=flow, **more)
-
     def _not_cancelled(self, recorded_meanwhile: Callable[[], bool] | None = None) -> None:
-        if not self._cancelled.is_set():
+        if not self._cancelled:
             return
         if recorded_meanwhile is not None:
             self._driver.refresh(self._load())

@@ -146,7 +146,8 @@ class Session:
 
     def check(self) -> None:
         """Check that the session takes new calls: it is open, in this process, and not being left."""
-        self._opened()
+        if self._ledger is None or self._process != _process:
+            self._opened()
         if self.ending:
             raise UsageError("the runtime was left", hint="open another one", code="not-entered")
 
@@ -177,7 +178,14 @@ class Session:
     def _give_birth(self) -> Record:
         body = codec.BirthBody(namespace=os.urandom(8).hex(), key_id=os.urandom(3).hex(), key=os.urandom(32).hex())
         draft = Draft(slot=slots.BIRTH, kind=records.LEDGER, phase="birth", body=codec.body_of(body))
-        entry = self._entry(slots.SYSTEM_NAMESPACE, slots.SYSTEM_RUN, draft, epoch="")
+        entry = entry_of(
+            draft,
+            slots.SYSTEM_NAMESPACE,
+            slots.SYSTEM_RUN,
+            epoch="",
+            append_id=next(self._appends),
+            at=self.clock.time(),
+        )
         # Two processes may give birth at once with the same (epoch, append id): the body tells them apart, and
         # the record in the slot is what counts either way.
         try:
@@ -292,10 +300,9 @@ class Session:
 
     def entry(self, scope: Scope, draft: Draft, epoch: str) -> Entry:
         """Make an entry of a draft, with an append id of its own."""
-        return self._entry(scope.namespace, scope.run, draft, epoch=epoch)
-
-    def _entry(self, namespace: str, run: str, draft: Draft, *, epoch: str) -> Entry:
-        return entry_of(draft, namespace, run, epoch=epoch, append_id=next(self._appends), at=self.clock.time())
+        return entry_of(
+            draft, scope.namespace, scope.run, epoch=epoch, append_id=next(self._appends), at=self.clock.time()
+        )
 
     def filled(self, scope: Scope, entry: Entry, record: Record) -> Filled:
         """Answer an append."""

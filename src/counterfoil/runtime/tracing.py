@@ -16,6 +16,12 @@ from counterfoil.errors import CounterfoilError
 from counterfoil.outcomes import Accepted, Failed, Rejected, Uncertain
 
 SCOPE: Final = "counterfoil"
+_TRACE: Final = "opentelemetry.trace"
+
+
+def traced() -> bool:
+    """Say whether the application has loaded OpenTelemetry's tracing."""
+    return _TRACE in sys.modules
 
 
 def loaded(name: str) -> Any:
