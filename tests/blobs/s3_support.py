@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import threading
 import urllib.error
@@ -141,23 +143,49 @@ Meddling = Callable[[Exchange], str | None]
 
 
 class Meddler:
-    """Passes requests on. `before` may say `drop` or `invent`; `after` may change the answer, or say `lose`."""
+    """Passes requests on, or not.
+
+    `before` may say `drop`, `reset` or `invent`; `after` may change the answer, or say `lose` or `reset`.
+
+    Attributes:
+        seen: what was asked.
+        under_way: requests that it has not done with.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         port = endpoint.port
         self.seen: list[Exchange] = []
+        self.under_way = 0
+        lock = threading.Lock()
         self.before: Meddling | None = None
         self.after: Meddling | None = None
         meddler = self
 
         class Handler(BaseHTTPRequestHandler):
             def handle_any(self) -> None:
+                with lock:
+                    meddler.under_way += 1
+                try:
+                    # Whoever asked may be gone by now.
+                    with suppress(OSError):
+                        self.pass_on()
+                finally:
+                    with lock:
+                        meddler.under_way -= 1
+
+            def reset(self) -> None:
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                os.close(self.connection.detach())
+
+            def pass_on(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 seen = Exchange(self.command, self.path, dict(self.headers.items()), body)
                 meddler.seen.append(seen)
                 self.close_connection = True
                 said = None if meddler.before is None else meddler.before(seen)
-                if said == "drop":
+                if said == "reset":
+                    self.reset()
+                if said in ("drop", "reset"):
                     return
                 if said == "invent":
                     self.send_response_only(seen.status)
@@ -171,7 +199,10 @@ class Meddler:
                 seen.status, seen.answer = answer.status, answer.read()
                 seen.answer_headers = answer.getheaders()
                 upstream.close()
-                if meddler.after is not None and meddler.after(seen) == "lose":
+                said = None if meddler.after is None else meddler.after(seen)
+                if said == "reset":
+                    self.reset()
+                if said in ("lose", "reset"):
                     return
                 self.send_response_only(seen.status)
                 for name, value in seen.answer_headers:

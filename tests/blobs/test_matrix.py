@@ -1,12 +1,15 @@
 """Every cause in every phase of a put: what callers are told, what can be seen, what a restart makes of it.
 
-A put is held in its phase: `writing` its bytes, `sealing` (all is written, and nothing can be seen yet), `renamed` (it
-can be seen, and its name is not known to be durable yet).
+Into a folder, a put is held in its phase: `writing` its bytes, `sealing` (all is written, and nothing can be seen
+yet), `renamed` (it can be seen, and its name is not known to be durable yet). Into a bucket, it is held by somebody
+between it and the endpoint: see `matrix`.
 """
 
 import asyncio
 import os
 import signal
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,11 @@ import pytest
 
 from counterfoil import Accepted, AsyncBroker, Blobs, Broker, Grant, Runtime
 from counterfoil.recipients.blobs.folder import Folder
+from counterfoil.recipients.blobs.s3.journal import Journal
 from counterfoil.recipients.blobs.staged import Staged
+from tests.blobs import matrix
+from tests.blobs.endpoints import Endpoint
+from tests.blobs.s3_support import Meddler, bucket
 from tests.blobs.support import on_their_way
 from tests.support import Colour, Gate, eventually, in_thread
 
@@ -135,3 +142,108 @@ def test_what_a_killed_process_leaves_is_settled_by_the_folder(
     assert len(list(blobs.references())) == isinstance(outcome, Accepted)
     assert blobs.clean().removed == (0 if phase == "renamed" else 1)
     assert on_their_way(root) == []
+
+
+# --- into a bucket
+
+
+def behind(meddler: Meddler, tmp_path: Path, **options: Any) -> Blobs:
+    """A bucket with somebody in between."""
+    blobs = bucket(meddler.endpoint, tmp_path / "journal", settle_s=0.0, **options)
+    blobs.store.part_bytes = matrix.PART  # type: ignore[attr-defined]
+    return blobs
+
+
+@pytest.mark.rule("K3", "K4", "K5", "B2", "B4", "B5", "B6", "B10")
+@pytest.mark.parametrize("cause", matrix.CAUSES)
+@pytest.mark.parametrize("phase", matrix.PHASES)
+async def test_each_cause_in_each_phase_of_a_put_to_a_bucket(
+    phase: str, cause: str, colour: Colour, ministack: Endpoint, tmp_path: Path
+) -> None:
+    expected = matrix.expected(phase, cause)
+    with Meddler(ministack) as meddler:
+        blobs = await in_thread(lambda: behind(meddler, tmp_path))
+        journal = tmp_path / "journal"
+        seen = await matrix.play(phase, cause, colour=colour, blobs=blobs, meddler=meddler, journal=journal)
+        assert (type(seen.outcome).__name__, seen.outcome.evidence.kind) in expected.told
+        held = Counter(matrix.PHASES[phase].seen)
+        assert held <= seen.peer
+        assert seen.peer["part"] <= 2
+        assert all(count == 1 for kind, count in seen.peer.items() if kind != "part")
+        assert (seen.permits, seen.connections) == (0, 0)
+        assert seen.journal == expected.journal
+        after = await in_thread(lambda: matrix.restart(blobs))
+        assert (after.visible, after.left, after.clean) == (expected.visible, expected.left, True)
+        again = await in_thread(lambda: blobs.put(matrix.DATA).run(None))
+        assert again.evidence.details["already"] is expected.visible
+        assert blobs.check(again.proof).sound
+
+
+@pytest.mark.rule("K3", "B3")
+@pytest.mark.parametrize("cause", KINDS)
+async def test_what_happens_before_the_first_request_is_rejected_and_none_is_made(
+    cause: str, colour: Colour, ministack: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, begin = Gate(), Journal.begin
+
+    def stopped(*args: Any) -> Any:
+        log = begin(*args)
+        gate.stop()
+        return log
+
+    with Meddler(ministack) as meddler:
+        blobs = await in_thread(lambda: behind(meddler, tmp_path))
+        monkeypatch.setattr(Journal, "begin", stopped)
+        meddler.seen.clear()
+        broker: Any = Broker() if colour.blocking else AsyncBroker()
+        activation = broker.activation(grants=[matrix.grant(blobs)])
+        either = matrix.either
+        await either(colour, activation.__enter__ if colour.blocking else activation.__aenter__)
+        options = {"timeout_s": 0.5 if cause == "deadline" else 20}
+        call = asyncio.ensure_future(either(colour, lambda: activation.perform(blobs.put(b"ours"), **options)))
+        await gate.arrival()
+        if cause == "cancel":
+            activation.cancel()
+        elif cause == "revocation":
+            activation.revoke()
+        elif cause == "shutdown":
+            await either(colour, lambda: broker.close(timeout_s=0.05))
+        outcome = await asyncio.wait_for(call, 10)
+        gate.open()
+        await eventually(lambda: broker.report().idle)
+        await either(colour, lambda: broker.close(timeout_s=1.0))
+        assert (type(outcome).__name__, outcome.evidence.kind) == ("Rejected", KINDS[cause][0])
+        assert meddler.seen == []
+
+
+@pytest.mark.rule("K3", "K4", "K5", "E2")
+@pytest.mark.parametrize("phase", [phase for phase in matrix.PHASES if phase != "abort"])
+def test_what_a_killed_process_leaves_is_settled_by_the_bucket(phase: str, ministack: Endpoint, tmp_path: Path) -> None:
+    expected = matrix.expected(phase, "kill")
+    with Meddler(ministack) as meddler:
+        blobs = behind(meddler, tmp_path)
+
+        def store() -> Any:
+            with Runtime(f"sqlite:///{tmp_path / 'ledger.db'}") as runtime, runtime.run("order-42") as run:
+                return run.effect("invoice", blobs.put(matrix.DATA))
+
+        held = matrix.Held(meddler, phase)
+        child = os.fork()
+        if child == 0:
+            try:
+                store()
+            finally:
+                os._exit(1)
+        assert held.gate.reached.wait(20)
+        os.kill(child, signal.SIGKILL)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        held.gate.open()
+        meddler.before = meddler.after = None
+        while meddler.under_way:
+            time.sleep(0.001)
+        outcome = store()
+        assert type(outcome).__name__ == expected.restart
+        assert store() == outcome
+        after = matrix.restart(blobs)
+        assert (after.visible, after.left, after.clean) == (expected.visible, expected.left, True)
+        assert all(count <= 1 for kind, count in Counter(meddler.kinds()).items() if kind in ("complete", "record"))
