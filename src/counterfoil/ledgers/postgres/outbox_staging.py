@@ -21,25 +21,22 @@ _LOCK: Final = (
     " held AS (SELECT lane FROM :schema.lane WHERE lane = %s::text FOR UPDATE)"
     " SELECT lane FROM made UNION ALL SELECT lane FROM held"
 )
-_INTENT: Final = (
-    "INSERT INTO :schema.intent (effect_id, namespace, key, recipient, operation, format, body, fingerprint, policy,"  # noqa: S608
-    " lane, place, on_stuck, not_before, expires_at, generation, staged_at, trace)"
+# Due not before it is staged, so that what came first is taken first; in a lane, where it is the head.
+_STAGE: Final = (
+    "WITH made AS (INSERT INTO :schema.intent (effect_id, namespace, key, recipient, operation, format, body,"  # noqa: S608
+    " fingerprint, policy, lane, place, on_stuck, not_before, expires_at, generation, staged_at, trace)"
     " VALUES (%s::text, %s::text, %s::text, %s::text, %s::text, %s::int, %s::bytea, %s::text, %s::text, %s::text,"
     " CASE WHEN %s::text IS NOT NULL THEN (SELECT coalesce(max(place), 0) + 1 FROM :schema.intent"
     " WHERE lane = %s::text) END,"
     f" %s::text, %s::float8, %s::float8, (SELECT generation FROM :schema.ledger), {NOW}, %s::text)"
-    " ON CONFLICT DO NOTHING RETURNING seq, place, staged_at"
-)
-_READY: Final = (
-    "INSERT INTO :schema.ready (intent, kind, recipient, operation, format, due, not_before, state, since)"
-    " VALUES (%s::bigint, 'send', %s::text, %s::text, %s::int, %s::float8, %s::float8, 'pending', %s::float8)"
-)
-_READY_IN_LANE: Final = (
-    "INSERT INTO :schema.ready (intent, kind, recipient, operation, format, due, not_before, lane, place, state, since)"
-    " VALUES (%s::bigint, 'send', %s::text, %s::text, %s::int,"
-    " CASE WHEN %s::bigint = coalesce((SELECT max(at) FROM :schema.lane_head WHERE lane = %s::text), 1)"
-    " THEN %s::float8 END,"
-    " %s::float8, %s::text, %s::bigint, 'pending', %s::float8)"
+    " ON CONFLICT DO NOTHING RETURNING seq, recipient, operation, format, lane, place,"
+    " greatest(staged_at, not_before) AS due, staged_at)"
+    " INSERT INTO :schema.ready"
+    " (intent, kind, recipient, operation, format, due, not_before, lane, place, state, since)"
+    " SELECT m.seq, 'send', m.recipient, m.operation, m.format,"
+    " CASE WHEN m.lane IS NULL"
+    " OR m.place = coalesce((SELECT max(h.at) FROM :schema.lane_head h WHERE h.lane = m.lane), 1)"
+    " THEN m.due END, m.due, m.lane, m.place, 'pending', m.staged_at FROM made m RETURNING intent"
 )
 _KNOWN: Final = "SELECT fingerprint FROM :schema.intent WHERE effect_id = %s::text"
 _TAKE: Final = (
@@ -79,10 +76,8 @@ def stage(intents: Sequence[NewIntent], *, schema: str, now: float | None) -> St
         intent = intents[at]
         while intent.lane is not None and not (yield worded(_LOCK, schema), (intent.lane, intent.lane)):
             pass
-        written = yield worded(_INTENT, schema), _values(intent, now=now)
-        if written:
+        if (yield worded(_STAGE, schema), _values(intent, now=now)):
             fresh[at] = True
-            yield from _waiting(intent, written[0], schema=schema)
             continue
         known = yield worded(_KNOWN, schema), (intent.effect_id,)
         if known[0][0] != intent.fingerprint:
@@ -113,18 +108,6 @@ def _values(intent: NewIntent, *, now: float | None) -> tuple[Any, ...]:
         now,
         intent.trace,
     )
-
-
-def _waiting(intent: NewIntent, row: Sequence[Any], *, schema: str) -> Staging:
-    seq, place, now = row
-    # Not before it is staged, so that what came first is taken first.
-    due = now if intent.not_before is None else max(now, intent.not_before)
-    what = (seq, intent.recipient, intent.operation, intent.format)
-    if intent.lane is None:
-        yield worded(_READY, schema), (*what, due, due, now)
-    else:
-        yield worded(_READY_IN_LANE, schema), (*what, place, intent.lane, due, due, intent.lane, place, now)
-    return []
 
 
 def take(message: tuple[str, str], *, schema: str, now: float | None, window_s: float) -> Staging:
