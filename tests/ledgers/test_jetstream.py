@@ -31,6 +31,7 @@ from counterfoil.errors import (
 from counterfoil.ledgers.jetstream import messages
 from counterfoil.ledgers.jetstream.opening import sync_policy
 from counterfoil.ledgers.jetstream.store import Put
+from counterfoil.ledgers.jetstream.stretch import Stretch
 from counterfoil.ledgers.watch import BEATS
 from counterfoil.protocol import slots
 from counterfoil.protocol.records import EVENT, RUN, Entry
@@ -149,6 +150,74 @@ def test_without_an_answer_an_append_is_unknown_by_its_deadline_and_is_settled_l
     record, _ = answer(ledger, one)
     assert record.append_id == one.append_id
     assert stored(ledger) == 2
+
+
+def looks(proxy: Proxy) -> int:
+    """How often it was asked whether something is void."""
+    return proxy.sent.count(b"multi_last")
+
+
+@pytest.mark.rule("L9")
+def test_whoever_appends_alone_pays_for_the_publish_only(open_ledger, proxy):
+    ledger = open_ledger(through=True)
+    epoch = ledger.register("alone")
+    silence(ledger)
+    ledger.append(intent("slot", epoch))
+    before = looks(proxy)
+    for n in range(20):
+        ledger.append(intent(f"slot/{n}", epoch))
+    assert looks(proxy) == before
+    # A second run is listed, and looked at once.
+    ledger.append(entry("slot", run="second"))
+    ledger.append(entry("more", run="second"))
+    assert looks(proxy) == before + 1
+
+
+@pytest.mark.rule("L8", "L10")
+def test_what_others_have_published_since_is_looked_at_before_an_append_is_called_recorded(open_ledger, proxy):
+    ledger, other = open_ledger(through=True), open_ledger()
+    epoch = ledger.register("alone")
+    silence(ledger)
+    ledger.append(intent("slot", epoch))
+    ledger.append(intent("next", epoch))
+    before = looks(proxy)
+    other.append(entry("theirs", run="another"))
+    ledger.append(intent("behind", epoch))
+    assert looks(proxy) == before + 1
+    until(lambda: other.gone(epoch))
+    with pytest.raises(OwnerRetired):
+        ledger.append(intent("late", epoch))
+
+
+@pytest.mark.rule("L8", "L10")
+def test_an_own_tombstone_and_an_own_retirement_are_seen_by_the_same_process(open_ledger):
+    ledger = open_ledger()
+    epoch = ledger.register("own")
+    silence(ledger)
+    finished(ledger)
+    ledger.append(intent("slot", epoch, run="other"))
+    buried(ledger, "slot")
+    with pytest.raises(RunPruned):
+        ledger.append(entry("new"))
+    ledger.retire(epoch)
+    with pytest.raises(OwnerRetired):
+        ledger.append(intent("late", epoch, run="other"))
+
+
+def test_a_stretch_knows_what_it_has_seen_and_nothing_else():
+    stretch = Stretch()
+    assert not stretch.covers(["run"], stretch.took(5), 5)
+    stretch.saw(["run"], 5)
+    assert stretch.covers(["run"], stretch.took(6), 6)
+    assert not stretch.covers(["run", "life"], stretch.took(7), 7)
+    # Somebody else's was 8.
+    assert not stretch.covers(["run"], stretch.took(9), 9)
+    # Answers that came out of order say nothing of one another.
+    assert (stretch.took(12), stretch.took(11), stretch.took(13)) == (11, 10, 12)
+    assert not stretch.covers(["run"], -1, 9)
+    stretch.saw(["run"], 13)
+    stretch.broke()
+    assert not stretch.covers(["run"], stretch.took(14), 14)
 
 
 @pytest.mark.rule("L2", "L3", "N3")

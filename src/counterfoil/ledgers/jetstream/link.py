@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,10 +35,13 @@ class Unreachable(Exception):
 class _Waiting:
     """An answer that is waited for; one of many messages ends with one that has a status."""
 
-    __slots__ = ("future", "many", "messages")
+    __slots__ = ("future", "heard", "many", "messages")
 
-    def __init__(self, future: asyncio.Future[list[Msg]], *, many: bool) -> None:
+    def __init__(
+        self, future: asyncio.Future[list[Msg]], *, many: bool, heard: Callable[[Msg], None] | None = None
+    ) -> None:
         self.future = future
+        self.heard = heard
         self.many = many
         self.messages: list[Msg] = []
 
@@ -105,8 +108,23 @@ class Link:
         waiting = await self.begin(subject, data, headers=headers, many=many)
         return await self.finish(waiting, patience_s)
 
-    async def begin(self, subject: str, data: bytes, *, headers: dict[str, str] | None, many: bool = False) -> str:
+    async def begin(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        headers: dict[str, str] | None,
+        many: bool = False,
+        heard: Callable[[Msg], None] | None = None,
+    ) -> str:
         """Send a question, in the order of calls, and return what `finish` takes.
+
+        Args:
+            subject: where it is answered.
+            data: its payload.
+            headers: its headers.
+            many: all messages up to one that has a status are the answer.
+            heard: is called as each comes, in the order in which the server answered whatever was asked.
 
         Raises:
             Unreachable: the connection is closed; nothing was sent.
@@ -115,7 +133,7 @@ class Link:
         token = str(self._count)
         if not self.open:
             raise Unreachable("the connection is closed")
-        self._waiting[token] = _Waiting(asyncio.get_running_loop().create_future(), many=many)
+        self._waiting[token] = _Waiting(asyncio.get_running_loop().create_future(), many=many, heard=heard)
         try:
             await self._client.publish(subject, data, reply=f"{self._inbox}.{token}", headers=headers)
         except (nats.errors.ConnectionClosedError, nats.errors.ConnectionDrainingError) as error:
@@ -130,6 +148,9 @@ class Link:
             Lost: it did not come.
         """
         waiting = self._waiting[token]
+        if waiting.future.done():
+            del self._waiting[token]
+            return waiting.future.result()
         try:
             async with asyncio.timeout(patience_s):
                 return await waiting.future
@@ -151,6 +172,8 @@ class Link:
         waiting = self._waiting.get(message.subject.rpartition(".")[2])
         if waiting is None or waiting.future.done():
             return
+        if waiting.heard is not None:
+            waiting.heard(message)
         waiting.messages.append(message)
         if not waiting.many or "Status" in (message.headers or {}):
             waiting.future.set_result(waiting.messages)

@@ -66,6 +66,7 @@ class Restores:
         """
         deadline = time.monotonic() + self._timeout_s
         # What was seen beyond the end of what is left does not count any more.
+        self._store.stretch.broke()
         self._store.seen = await self._store.last(self._store.subjects.all, deadline=deadline)
         sequence, old = await self._generation(deadline)
         await self._lives.retire_all(deadline=deadline)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from counterfoil.ledgers.jetstream import troubles
 from counterfoil.ledgers.jetstream.link import CONNECT_S, Link, Lost, Unreachable
 from counterfoil.ledgers.jetstream.messages import Message
 from counterfoil.ledgers.jetstream.place import Place
+from counterfoil.ledgers.jetstream.stretch import Stretch
 from counterfoil.ledgers.jetstream.subjects import Subjects
 from counterfoil.ledgers.jetstream.troubles import Said
 
@@ -46,12 +48,14 @@ class Put(msgspec.Struct, frozen=True, kw_only=True):
         data: its payload.
         expected: the sequence of the last message on the subject, 0 for none; otherwise it is refused.
         over: the filter that `expected` is about instead of the subject.
+        ends: it may make others void: a tombstone, a retirement, another generation.
     """
 
     subject: str
     data: bytes
     expected: int
     over: str | None = None
+    ends: bool = True
 
 
 class Store:
@@ -68,6 +72,8 @@ class Store:
         self.seen = 0
         # Why this cannot be the stream that it was, or None.
         self.went_back: str | None = None
+        # What needs no look, as long as nobody else publishes.
+        self.stretch = Stretch()
         self._place = place
         self._next = 0
         self._link: Link | None = None
@@ -97,8 +103,9 @@ class Store:
         except Unreachable as error:
             return [Said(text=str(error))] * len(many)
         before = self.seen
-        begun: list[str | Said] = []
-        for what in many:
+        answers = [Said()] * len(many)
+        begun: list[str | None] = []
+        for number, what in enumerate(many):
             headers = {
                 "Nats-Expected-Stream": self.subjects.stream,
                 "Nats-Expected-Last-Subject-Sequence": str(what.expected),
@@ -106,15 +113,29 @@ class Store:
             if what.over is not None:
                 headers["Nats-Expected-Last-Subject-Sequence-Subject"] = what.over
             if len(what.data) + _HEADERS_BYTES > self.server["max_payload"]:
-                begun.append(Said(text="too large", too_large=True))
+                answers[number] = Said(text="too large", too_large=True)
+                begun.append(None)
                 continue
             try:
-                begun.append(await link.begin(what.subject, what.data, headers=headers))
+                heard = partial(self._heard, answers, number, what)
+                begun.append(await link.begin(what.subject, what.data, headers=headers, heard=heard))
             except Unreachable as error:
-                begun.append(Said(text=str(error)))
+                answers[number] = Said(text=str(error))
+                begun.append(None)
         give_up = min(time.monotonic() + PATIENCE_S, deadline)
-        answers = [one if isinstance(one, Said) else await self._answer(link, one, give_up) for one in begun]
+        for number, token in enumerate(begun):
+            if token is not None and (lost := await self._lost(link, token, give_up)) is not None:
+                answers[number] = lost
         return [self._checked(answer, before) for answer in answers]
+
+    def _heard(self, answers: list[Said], number: int, what: Put, message: Msg) -> None:
+        """Understand an answer as it comes: only so are they in the order of the stream."""
+        answer = troubles.said(message.data, status=_status(message), stream=self.subjects.stream)
+        if answer.sequence:
+            self.seen = max(self.seen, answer.sequence)
+            if not what.ends:
+                answer = msgspec.structs.replace(answer, since=self.stretch.took(answer.sequence))
+        answers[number] = answer
 
     def _checked(self, answer: Said, before: int) -> Said:
         if not 0 < answer.sequence <= before:
@@ -122,15 +143,14 @@ class Store:
         self.went_back = f"it gave out position {answer.sequence} again, after {before}"
         return Said(unknown=True, text=self.went_back)
 
-    async def _answer(self, link: Link, token: str, give_up: float) -> Said:
+    async def _lost(self, link: Link, token: str, give_up: float) -> Said | None:
+        """Wait for an answer; None: it has come."""
         try:
-            (message,) = await link.finish(token, max(0.0, give_up - time.monotonic()))
+            await link.finish(token, max(0.0, give_up - time.monotonic()))
         except Lost as error:
             await self.drop(link)
             return Said(unknown=True, text=str(error))
-        answer = troubles.said(message.data, status=_status(message), stream=self.subjects.stream)
-        self.seen = max(self.seen, answer.sequence)
-        return answer
+        return None
 
     async def snapshot(self, subjects: Collection[str], *, floor: int = 0, deadline: float) -> dict[str, Message]:
         """Return the last message of each subject that has one, as of a moment at which `floor` was there.
@@ -240,6 +260,7 @@ class Store:
                         break
                     continue
                 self._link = link
+                self.stretch.broke()
                 self.server = dict(link.server)
                 return link
             raise trouble or Unreachable("there is no server")

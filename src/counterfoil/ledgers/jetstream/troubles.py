@@ -27,6 +27,7 @@ class Said(msgspec.Struct, frozen=True):
         unknown: the message may be there, or may still come.
         text: what was wrong.
         too_large: no server takes such a message.
+        since: messages behind this sequence, up to the message's, are ours and end nothing; -1: not known.
     """
 
     sequence: int = 0
@@ -34,6 +35,7 @@ class Said(msgspec.Struct, frozen=True):
     unknown: bool = False
     text: str = ""
     too_large: bool = False
+    since: int = -1
 
 
 class _Error(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """Filling slots: publish where nothing valid is, then look whether anything makes the message void.
 
 What a fence must stop is not kept from the stream; it is void there (see `messages`). So each group of appends ends
-with one look that reaches as far as its last message: a tombstone or a retirement before a message would be in it. An
+with one look that reaches as far as its last message: a tombstone or a retirement before a message would be in it.
+Where all that came since the last such look was published by this process itself (see `stretch`), none is needed. An
 append whose answer is lost is published again, on the same subject and with the same expectation: if the first one has
 landed, or still lands, one of the two is refused, and the last message of the subject says whose it is.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 from counterfoil.errors import CounterfoilError, LedgerUnavailable, OwnerRetired, RunPruned, UsageError
@@ -132,21 +133,34 @@ class Writer:
             await self._look_first([work for work in works if self._doubtful(work)], deadline)
             works = [work for work in works if work.reply is None]
         await self._list(works, deadline)
-        puts = [Put(subject=work.subject, data=work.data, expected=work.expected) for work in works]
+        puts = [_put(work) for work in works]
         for work, answer in zip(works, await self._store.put_each(puts, deadline=deadline), strict=True):
             work.answer = answer
             # From now on, and until it is judged, a message of ours may be there.
             work.maybe = work.maybe or answer.unknown or bool(answer.sequence)
             if answer.too_large:
                 work.reply = troubles.too_large(len(work.data))
-        await self._judge([work for work in works if work.answer.sequence or work.answer.taken], deadline)
+        for work in works:
+            if work.answer.sequence and self._alone(work):
+                work.reply = record_at(work.entry, work.answer.sequence)
+        await self._judge(
+            [work for work in works if work.reply is None and (work.answer.sequence or work.answer.taken)], deadline
+        )
+
+    def _alone(self, work: _Append) -> bool:
+        """Return whether it is known without a look that nothing makes our message void."""
+        entry, answer = work.entry, work.answer
+        names: list[Hashable] = [(entry.namespace, entry.run)]
+        if entry.decision and entry.epoch:
+            names.append(entry.epoch)
+        return self._store.stretch.covers(names, answer.since, answer.sequence)
 
     def _doubtful(self, work: _Append) -> bool:
         return work.entry.decision and bool(work.entry.epoch) and not self._own(work.entry.epoch)
 
     async def _look_first(self, works: list[_Append], deadline: float) -> None:
         """Answer the decisions of lives that may be over without leaving void messages behind."""
-        view = await self._view(works, deadline, slots_too=True)
+        view, _ = await self._view(works, deadline, slots_too=True)
         for work in works:
             last = view.get(work.subject)
             if self._pruned(work, view) is not None and not self._outlives(work):
@@ -165,7 +179,7 @@ class Writer:
             place = (work.entry.namespace, work.entry.run)
             if place not in self._listed and place not in fresh:
                 listed = RunListed(namespace=place[0], run=place[1], began=work.entry.at)
-                fresh[place] = Put(subject=self._subjects.run(*place), data=encode(listed), expected=0)
+                fresh[place] = Put(subject=self._subjects.run(*place), data=encode(listed), expected=0, ends=False)
         if not fresh:
             return
         answers = await self._store.put_each(list(fresh.values()), deadline=deadline)
@@ -180,7 +194,7 @@ class Writer:
         """Say for each what fills its slot now; those that must be published again are left open."""
         if not works:
             return
-        view = await self._view(works, deadline, slots_too=False)
+        view, reached = await self._view(works, deadline, slots_too=False)
         for work in works:
             sequence = work.answer.sequence
             tombstone = self._pruned(work, view)
@@ -191,6 +205,7 @@ class Writer:
                     work.reply = _retired(work.entry)
                 else:
                     work.reply = record_at(work.entry, sequence)
+                    self._saw(work, view, reached)
                 continue
             if tombstone is not None and not self._outlives(work):
                 work.reply = _pruned(work.entry)
@@ -204,8 +219,20 @@ class Writer:
             else:
                 work.reply = record_at(recorded(last).entry, last.sequence)
 
-    async def _view(self, works: list[_Append], deadline: float, *, slots_too: bool) -> dict[str, Message]:
-        """Look at everything that can make these messages void, as of a moment behind the last of them."""
+    def _saw(self, work: _Append, view: dict[str, Message], reached: int) -> None:
+        names: list[Hashable] = []
+        if self._pruned(work, view) is None:
+            names.append((work.entry.namespace, work.entry.run))
+        if work.entry.decision and work.entry.epoch and self._fence(work.entry.epoch, view) is None:
+            names.append(work.entry.epoch)
+        self._store.stretch.saw(names, reached)
+
+    async def _view(self, works: list[_Append], deadline: float, *, slots_too: bool) -> tuple[dict[str, Message], int]:
+        """Look at everything that can make these messages void, as of a moment behind the last of them.
+
+        Returns:
+            The last messages, and the sequence up to which they are the last.
+        """
         subjects: list[str] = []
         for work in works:
             entry = work.entry
@@ -214,8 +241,8 @@ class Writer:
                 subjects.append(self._subjects.owner(entry.epoch))
             if slots_too or not work.answer.sequence:
                 subjects.append(work.subject)
-        floor = max((work.answer.sequence for work in works), default=0)
-        return await self._store.snapshot(subjects, floor=max(floor, self._store.seen), deadline=deadline)
+        floor = max((self._store.seen, *(work.answer.sequence for work in works)))
+        return await self._store.snapshot(subjects, floor=floor, deadline=deadline), floor
 
     async def _void(self, message: Message, view: dict[str, Message], deadline: float) -> bool:
         """Return whether a slot's last message is void."""
@@ -250,6 +277,11 @@ class Writer:
 
     def _outlives(self, work: _Append) -> bool:
         return work.kept or outlives_pruning(work.entry)
+
+
+def _put(work: _Append) -> Put:
+    ends = work.entry.slot == slots.TOMBSTONE
+    return Put(subject=work.subject, data=work.data, expected=work.expected, ends=ends)
 
 
 def _before(fence: int | None, sequence: int) -> bool:
