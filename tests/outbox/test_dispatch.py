@@ -21,6 +21,8 @@ from counterfoil import (
 )
 from tests.outbox.shop import Shop, quick
 
+RULE_PARTS = ("X",)
+
 
 def raising(error: BaseException) -> Any:
     def does(ctx: Any) -> Any:

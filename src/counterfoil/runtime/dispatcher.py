@@ -117,7 +117,8 @@ class Dispatcher(Shell):
     Args:
         url_or_runtime: the ledger's URL, or an open runtime.
         recipients: the recipients whose operations it dispatches.
-        batch: claims in hand at most, where that is more than `concurrency`.
+        batch: claims in hand at most, where that is more than `concurrency`; while handlers are quick, as many more as
+            end at once.
         concurrency: handlers at once, at most; each blocking one has a thread.
         poll_s: seconds between two looks, at most, while idle.
         timeout_s: seconds after which a send counts as of unknown end.
@@ -174,7 +175,9 @@ class Dispatcher(Shell):
     def run_until_idle(self, *, timeout_s: float | None = None) -> bool:
         """Deliver until nothing is in hand and nothing is due.
 
-        Retries and look-ups that are due within 10 seconds are waited for; what is scheduled for later is not.
+        Retries and look-ups that are due within 10 seconds are waited for; what is scheduled for later is not. What
+        another dispatcher has in hand is not waited for, even if that was killed: it becomes due when its owner is found
+        gone, which on PostgreSQL takes as long as its heart may be silent.
 
         Args:
             timeout_s: seconds to try at most; None: as long as it takes.

@@ -81,7 +81,7 @@ class Engine:
         registry: the recipients.
         terms: the bounds that hold where no contract says otherwise.
         label: what people call this dispatcher.
-        batch: claims in hand at most, if that is more than `concurrency`.
+        batch: claims in hand at most, if that is more than `concurrency`, beside those claimed in advance.
         concurrency: handlers that run at once at most.
         poll_s: how long it looks away while idle, in seconds.
         wake: called, from any thread, when somebody nudges. Whoever calls handlers says by itself when they have ended.
