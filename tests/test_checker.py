@@ -16,7 +16,19 @@ from counterfoil.protocol import codec, exported, records, slots
 from counterfoil.protocol.checker import ACKNOWLEDGED, Checker, Finding, Item
 from counterfoil.protocol.keys import effect_key
 from counterfoil.protocol.legality import name_in
-from counterfoil.protocol.records import EFFECT, EVENT, LEDGER, NOTE, PARK, RUN, STEP, Entry, Record, checksum
+from counterfoil.protocol.records import (
+    EFFECT,
+    EVENT,
+    LEDGER,
+    NOTE,
+    PARK,
+    RUN,
+    STEP,
+    TRANSACTION,
+    Entry,
+    Record,
+    checksum,
+)
 
 NAMESPACE = "shop"
 RUN_ID = "order-1"
@@ -99,6 +111,22 @@ def step_failed(number: int) -> Planted:
     return slots.step_failed("price", number), STEP, "failed", codec.StepFailedBody(error="ValueError")
 
 
+def committed(number: int, name: str = "sale") -> Planted:
+    return slots.transaction(name, number), TRANSACTION, "committed", codec.TransactionBody(promise="local")
+
+
+def aborted(number: int, name: str = "sale") -> Planted:
+    return slots.transaction(name, number), TRANSACTION, "aborted", codec.EmptyBody()
+
+
+def quarantined(number: int) -> Planted:
+    return slots.quarantine(number), RUN, "quarantined", codec.QuarantinedBody(deaths=3)
+
+
+def lifted(number: int) -> Planted:
+    return slots.lifted(number), RUN, "lifted", codec.LiftedBody(by="ann", reason="mended")
+
+
 STEP_DONE: Planted = (slots.step("price"), STEP, "result", codec.StepBody())
 ARMED: Planted = (slots.sleep("night"), PARK, "armed", codec.ArmedBody(deadline=5.0))
 WOKEN: Planted = (slots.woken("night"), PARK, "woken", codec.EmptyBody())
@@ -135,6 +163,10 @@ FAILED_DUE = (intent(retry=RETRY), outcome("failed", due=2.0, retryable=True))
         ),
         pytest.param((intent(name="other"), *UNCERTAIN, decision(new_name="other")), id="a new name in use"),
         pytest.param((step_failed(1), step_failed(2), STEP_DONE), id="a step that was repeated"),
+        pytest.param((*FAILED_DUE, intent(2), released(1)), id="a release that came after the next intent"),
+        pytest.param((aborted(1), aborted(2), committed(3), committed(1, "other")), id="lost commits, and the last"),
+        pytest.param((quarantined(1), lifted(1), quarantined(2)), id="a quarantine that was lifted"),
+        pytest.param((FINISHED, STONE, lifted(1)), id="a quarantine that went with what was pruned"),
         pytest.param((ARMED, WOKEN, WAITS, DELIVERED), id="parks"),
         pytest.param((DELIVERED, WAITS), id="a wait that came second"),
         pytest.param((STARTED, CLAIMED, intent(), outcome("accepted"), FINISHED), id="a run taken over"),
@@ -182,6 +214,12 @@ def test_what_may_come_about_is_found_clean(planted: tuple[Planted, ...]) -> Non
         ),
         pytest.param((STEP_DONE, step_failed(1)), "S1", "transition", id="a step that failed after its result"),
         pytest.param((step_failed(2),), "S4", "gap", id="a failed attempt is missing"),
+        pytest.param((step_failed(2), STEP_DONE), "S4", "gap", id="a failed attempt before the result is missing"),
+        pytest.param((aborted(1), committed(3)), "T4", "gap", id="a commit that was settled is missing"),
+        pytest.param((committed(1), committed(2)), "T1", "transition", id="committed twice"),
+        pytest.param((lifted(1),), "E8", "lifted-unset", id="lifted, and there was no quarantine"),
+        pytest.param((quarantined(1), lifted(1), lifted(2)), "E8", "lifted-unset", id="lifted twice, quarantined once"),
+        pytest.param((closed(1), outcome("failed", 1)), "E1", "transition", id="an outcome after evidence closed it"),
         pytest.param((WOKEN, ARMED), "P1", "transition", id="woken before it slept"),
         pytest.param((WOKEN,), "P1", "transition", id="woken without sleeping"),
         pytest.param(((slots.sleep("a"), PARK, "armed", codec.ArmedBody()),), "P1", "deadline", id="endless sleep"),
@@ -209,16 +247,33 @@ def test_damage_and_newer_records_are_found_and_hide_nothing_else() -> None:
     flipped = msgspec.structs.replace(good[1], body=good[1].body.replace(b"m1", b"m2"))
     newer = msgspec.structs.replace(good[4], kind="durability/later")
     found = check([good[0], flipped, *good[2:4], newer])
-    assert codes(found) == ["damaged", "too-new", "transition"]
+    assert [(each.rule, each.code) for each in found] == [("L4", "damaged"), ("L4", "too-new"), ("E1", "transition")]
     assert [finding.name for finding in found] == ["mail", "paid/1", "other"]
+
+
+@pytest.mark.rule("L4")
+def test_nothing_is_drawn_from_what_is_left_of_an_effect_with_a_damaged_or_misplaced_record() -> None:
+    sent, accepted, claimed = recorded(intent(), outcome("accepted"), CLAIMED)
+    flipped = msgspec.structs.replace(sent, body=b"[")
+    assert codes(check([flipped, accepted, claimed])) == ["damaged", "claimed-unstarted"]
+    misplaced = slots.released("mail", 1), EFFECT, "intent", codec.IntentBody()
+    assert codes(check(recorded(misplaced, outcome("accepted"), CLAIMED))) == ["misplaced", "claimed-unstarted"]
 
 
 @pytest.mark.rule("L1")
 def test_positions_and_slots_are_checked() -> None:
     first, second = recorded(intent(), outcome("accepted"))
     again = msgspec.structs.replace(first, position=3)
-    assert codes(check([first, second, again])) == ["slot-twice"]
+    damaged = msgspec.structs.replace(second, position=4, slot=slots.outcome("other", 1))
+    assert codes(check([first, second, again, damaged])) == ["slot-twice", "damaged"]
     assert codes(check([first, msgspec.structs.replace(second, position=1)])) == ["order"]
+
+
+@pytest.mark.rule("L10", "E14")
+def test_a_run_that_was_sent_on_after_its_pruning_is_checked_to_its_end() -> None:
+    buried_once = FINISHED, STONE, buried("failed", due=2.0, retryable=True)
+    found = check(recorded(*buried_once, intent(2), outcome("failed", 2, due=3.0)))
+    assert codes(found) == ["sent-after-pruning", "no-policy"]
 
 
 def test_names_are_read_out_of_slots() -> None:
@@ -228,6 +283,7 @@ def test_names_are_read_out_of_slots() -> None:
         slots.woken("n"): "n",
         slots.wait("e/1", "2"): "e/1/2",
         slots.event("e", "2"): "e/2",
+        slots.transaction("s/1", 1): "s/1",
         slots.FINISHED: "",
         "?": "",
     }
@@ -261,12 +317,81 @@ ACCEPTED = (intent(), outcome("accepted"))
             (intent(retry=RETRY, keep_key=True), outcome("failed", due=2.0), intent(2, keep_key=True)),
             [Item(KEY, "m1")], [], id="attempts that share a key",
         ),
+        pytest.param(
+            (*FAILED_DUE, intent(2), outcome("accepted", 2)),
+            [Item(effect_key(NAMESPACE, RUN_ID, "mail", attempt=2), "m1")], [], id="attempts with a key each",
+        ),
     ],
 )  # fmt: skip
 @pytest.mark.rule("E1", "E11")
 def test_the_recipients_log_is_the_judge(planted: tuple[Planted, ...], items: list[Item], found: list[str]) -> None:
     checker = Checker(NAMESPACE, items)
     assert codes(checker.run(RUN_ID, recorded(*planted)) + checker.rest()) == found
+
+
+@pytest.mark.parametrize(
+    ("planted", "items", "expected"),
+    [
+        pytest.param(
+            (intent(),), [Item(KEY, "m1"), Item(KEY, "m2")],
+            ("E1", "doubled", RUN_ID, "mail", slots.intent("mail", 1), "the recipient made 2 things for one attempt"),
+            id="made twice, on record as open",
+        ),
+        pytest.param(
+            ACCEPTED, [Item(KEY, "m2")],
+            ("E2", "phantom", RUN_ID, "mail", slots.intent("mail", 1),
+             "the recipient has <m2> under this key, on record is <m1>"),
+            id="something else was made",
+        ),
+        pytest.param(
+            ACCEPTED, [],
+            ("E2", "phantom", RUN_ID, "mail", slots.intent("mail", 1),
+             "it is on record as accepted, and the recipient does not have it"),
+            id="never made",
+        ),
+        pytest.param(
+            UNCERTAIN, [Item(KEY, "m1", ACKNOWLEDGED)],
+            ("E21", "lost", RUN_ID, "mail", slots.intent("mail", 1),
+             "a caller was told that it was accepted, and that is not on record"),
+            id="told, not on record",
+        ),
+        pytest.param(
+            (intent(), outcome("failed")), [Item(KEY, "m1")],
+            ("O2", "failed-but-made", RUN_ID, "mail", slots.intent("mail", 1),
+             "it is on record as failed, and the recipient made it"),
+            id="failed, made",
+        ),
+        pytest.param(
+            (), [Item(KEY, "m1")],
+            ("E1", "lost", "", KEY, "",
+             "the recipient has this key in its log, and no run of this namespace has a record of it"),
+            id="nobody knows it",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.rule("E1", "E2", "E21", "O2")
+def test_what_the_recipients_log_shows_is_said_with_its_place(
+    planted: tuple[Planted, ...], items: list[Item], expected: tuple[str, ...]
+) -> None:
+    checker = Checker(NAMESPACE, items, written=lambda value: f"<{value}>")
+    (found,) = checker.run(RUN_ID, recorded(*planted)) + checker.rest()
+    assert (found.rule, found.code, found.run, found.name, found.slot, found.text) == expected
+
+
+@pytest.mark.rule("E2")
+def test_all_that_the_recipient_made_instead_is_written() -> None:
+    items = [Item(KEY, "m2"), Item(KEY, "m3")]
+    doubled, phantom = Checker(NAMESPACE, items, written=lambda value: f"<{value}>").run(RUN_ID, recorded(*ACCEPTED))
+    assert (doubled.code, phantom.code) == ("doubled", "phantom")
+    assert phantom.text == "the recipient has <m2> and <m3> under this key, on record is <m1>"
+
+
+def test_what_the_body_no_longer_asked_for_is_known_by_run() -> None:
+    ended = slots.FINISHED, RUN, "finished", codec.FinishedBody(unasked=("step/price",))
+    checker = Checker(NAMESPACE)
+    assert checker.run(RUN_ID, recorded(STEP_DONE, ended)) == []
+    assert checker.run(RUN_ID, recorded(STEP_DONE, FINISHED)) == []
+    assert checker.unasked == {RUN_ID: ("step/price",)}
 
 
 # --- what the library does by itself

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -49,3 +50,21 @@ def test_the_longest_integers_are_kept_beside_anything_else(integer: int) -> Non
 def test_a_longer_integer_is_refused_wherever_it_is(integer: int, wrapped: Any) -> None:
     with pytest.raises(NotSerializable, match="integer"):
         codec.encode(wrapped(integer), what="it")
+
+
+@pytest.mark.rule("O6")
+@pytest.mark.parametrize(
+    ("details", "kept"),
+    [
+        (None, None),
+        ({}, {}),
+        ({"tried": (1, 2), "on": dt.date(2026, 1, 2)}, {"tried": [1, 2], "on": "2026-01-02"}),
+        ([1, "a"], {"details": [1, "a"]}),
+        ("text", {"details": "text"}),
+        ({"n": 2**63}, {"unrecordable": "dict"}),
+        (object(), {"unrecordable": "object"}),
+        (nested(101), {"unrecordable": "list"}),
+    ],
+)
+def test_details_of_evidence_are_kept_as_what_json_has_nearest_to_them(details: Any, kept: Any) -> None:
+    assert codec.plain(details) == kept

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from counterfoil.protocol import codec, records, slots
-from counterfoil.protocol.history import History
+from counterfoil.protocol import codec, records, slots, states
+from counterfoil.protocol.history import History, look
 from counterfoil.protocol.records import Draft, Record, entry_of, generation_of, record_of
 
 
-def record(slot: str, position: int, *, epoch: str = "3.a", phase: str = "result", kind: str = records.STEP) -> Record:
-    draft = Draft(slot=slot, kind=kind, phase=phase, body=codec.body_of(codec.StepBody()))
+def record(
+    slot: str,
+    position: int,
+    *,
+    epoch: str = "3.a",
+    phase: str = "result",
+    kind: str = records.STEP,
+    body: msgspec.Struct | None = None,
+) -> Record:
+    draft = Draft(slot=slot, kind=kind, phase=phase, body=codec.body_of(body or codec.StepBody()))
     return record_of(entry_of(draft, "n", "r", epoch=epoch, append_id=position, at=1.0), position)
 
 
@@ -51,6 +60,29 @@ def test_a_run_began_in_the_generation_of_its_first_record_in_whatever_order_the
     assert history.began_in == 5
     history.add([record("step/a", 3, epoch="2.a"), record("step/c", 9, epoch="9.c")])
     assert history.began_in == 2
+
+
+def effect_of(*attempts: str) -> History:
+    """What is in the slots of the intents of an effect's attempts: an intent, or evidence that closed it."""
+    history = History("n", "r")
+    bodies = {"intent": codec.IntentBody(), "closed": codec.OutcomeBody(via="evidence", proof=msgspec.Raw(b'"m1"'))}
+    for number, phase in enumerate(attempts, 1):
+        slot = slots.intent("pay", number)
+        history.take(record(slot, number, phase=phase, kind=records.EFFECT, body=bodies[phase]))
+    return history
+
+
+@pytest.mark.rule("E14", "E18")
+def test_evidence_that_bars_the_next_attempt_ends_nothing_while_this_one_is_open() -> None:
+    seen = look(effect_of("intent", "closed"), "pay")
+    assert (seen.state, seen.outcome(), seen.since.slot) == (states.INTENDED, None, slots.intent("pay", 1))
+    assert seen.accepted_evidence is not None
+
+
+@pytest.mark.rule("E14")
+def test_no_attempt_counts_that_comes_after_evidence_of_acceptance() -> None:
+    seen = look(effect_of("intent", "closed", "intent"), "pay")
+    assert (len(seen.attempts), seen.state) == (1, states.INTENDED)
 
 
 @pytest.mark.rule("L10")

@@ -38,10 +38,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the records of a run say of one attempt: its phase ("" while it has no outcome) and its proof."""
+    """What the records of a run say of one attempt: its phase (None while it has no outcome) and its proof."""
 
     head: Placed
-    phase: str
+    phase: str | None
     proof: Any
 
 
@@ -135,7 +135,7 @@ class Checker:
 
 def _claim(head: Placed, outcome: Placed | None) -> Claim:
     if outcome is None:
-        return Claim(head, "", None)
+        return Claim(head, None, None)
     return Claim(head, outcome.phase, codec.decode(bytes(outcome.body.proof)))
 
 

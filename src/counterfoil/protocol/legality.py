@@ -109,10 +109,10 @@ def name_in(slot: str) -> str:
     head, _, rest = slot.partition("/")
     if head == "park":
         _, _, rest = rest.partition("/")
-    parts = rest.split("/")
     if head == "event" or slot.startswith("park/wait/"):
-        return "/".join(slots.unescape(part) for part in parts[:2])
-    return slots.unescape(parts[0]) if head in ("effect", "step", "park", "transaction") else ""
+        return slots.unescape(rest)
+    name, _, _ = rest.partition("/")
+    return slots.unescape(name) if head in ("effect", "step", "park", "transaction") else ""
 
 
 class RunCheck:
