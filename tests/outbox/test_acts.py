@@ -289,3 +289,58 @@ def test_pruning_keeps_what_may_still_matter(lone: Shop) -> None:
     story = lone.outbox.opened.view.story(before["lost"].effect_id)
     assert story is not None
     assert story.body is not None
+
+
+@pytest.mark.rule("N1")
+def test_a_state_is_listed_whatever_waits_before_it(lone: Shop) -> None:
+    """The limit counts what is asked for, not what had to be passed by."""
+
+    def kept(ctx: Any) -> None:
+        raise ConnectionResetError
+
+    lone.box.does["unsure"] = kept
+    for number in range(4):
+        lone.order(f"tomorrow-{number}", not_before=4e9)
+    lone.order("unsure", to="unsure", lane="L")
+    lone.order("behind", lane="L", not_before=4e9)
+    lone.dispatch()
+    for number in range(4, 6):
+        lone.order(f"tomorrow-{number}", not_before=4e9)
+
+    def listed(state: str | None, limit: int = 2) -> list[str]:
+        found = lone.outbox.list(state=state, limit=limit)
+        assert state is None or {receipt.state for receipt in found} <= {state}
+        return [receipt.key for receipt in found]
+
+    assert listed("needs-operator") == ["unsure"]
+    assert listed("blocked") == ["behind"]
+    assert listed("pending") == ["tomorrow-0", "tomorrow-1"]
+    assert listed("pending", limit=100) == [f"tomorrow-{number}" for number in range(6)]
+    assert listed("quarantined") == []
+    assert listed(None) == ["tomorrow-0", "tomorrow-1"]
+    assert len(listed(None, limit=100)) == 8
+
+
+@pytest.mark.rule("N1")
+def test_what_a_dispatcher_has_in_hand_is_listed(lone: Shop) -> None:
+    lone.order("o1")
+    lone.order("o2", not_before=4e9)
+    life = Life(lone)
+    life.turn()
+    assert [(one.key, one.state) for one in lone.outbox.list(state="dispatching")] == [("o1", "dispatching")]
+    assert [one.key for one in lone.outbox.list()] == ["o1", "o2"]
+    assert [one.key for one in lone.outbox.list(limit=1)] == ["o1"]
+    life.settle()
+    assert lone.outbox.list(state="dispatching") == []
+    assert [one.key for one in lone.outbox.list()] == ["o2"]
+
+
+@pytest.mark.rule("N1", "X15")
+def test_a_snapshot_says_what_is_paused(lone: Shop) -> None:
+    assert lone.outbox.snapshot().paused == ()
+    lone.outbox.pause("mail", **ACT)
+    lone.outbox.pause("door", **ACT)
+    assert lone.outbox.snapshot().paused == ("recipient:door", "recipient:mail")
+    lone.outbox.pause(**ACT)
+    lone.outbox.resume("mail", **ACT)
+    assert lone.outbox.snapshot().paused == ("*", "recipient:door")

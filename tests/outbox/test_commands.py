@@ -74,6 +74,7 @@ def test_an_intent_is_shown_without_its_payload(desk: Terminal) -> None:
     shown = desk("outbox", "show", "lost")
     assert "needs-operator (not-found)" in shown.stdout
     assert "outbox decide --happened PROOF" in shown.stderr
+    assert "outbox decide --did-not-happen" in shown.stderr
     assert "nothing is staged under 'nobody'" in desk("outbox", "show", "nobody", code=2).stderr
     listed = desk.json("outbox", "list", "--state", "needs-operator")["intents"]
     assert [(one["key"], one["reason"]) for one in listed] == [("lost", "not-found")]
@@ -101,12 +102,16 @@ def test_acts_are_recorded_and_stale_versions_refused(desk: Terminal, lone: File
 
 @pytest.mark.rule("N2", "X15", "L10")
 def test_pausing_draining_and_pruning(desk: Terminal, lone: FileShop) -> None:
+    assert "paused" not in desk("outbox", code=1).stdout
     desk("outbox", "pause", *SAID, "mail")
+    assert "paused: recipient mail" in desk("outbox", code=1).stdout
+    assert desk.json("outbox", code=1)["paused"] == ["recipient:mail"]
     lone.order("later")
     lone.dispatch()
     assert desk.json("outbox", "show", "later")["state"] == "pending"
     assert "recipient mail is resumed" in desk("outbox", "resume", *SAID, "mail").stdout
     assert "the outbox is drained" in desk("outbox", "drain", *SAID).stdout
+    assert "paused: everything" in desk("outbox", code=1).stdout
     desk("outbox", "resume", *SAID)
     lone.dispatch()
     assert desk.json("outbox", "show", "later")["state"] == "accepted"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,7 +40,7 @@ def outbox(context: click.Context, place: Place) -> None:
     if context.invoked_subcommand is not None:
         return
     with opened(place) as found:
-        depth, lanes = found.depth(), found.lanes()
+        depth, lanes, paused = found.depth(), found.lanes(), found.snapshot().paused
         uncertain = [one for one in found.list(state="uncertain") if one.decision is None]
     waits = sum(count for _, state, count, _ in depth if state in _PERSON) + len(uncertain)
     if place.as_json:
@@ -54,11 +54,13 @@ def outbox(context: click.Context, place: Place) -> None:
                     for lane, count, why, at, head in lanes
                 ],
                 "undecided": len(uncertain),
+                "paused": list(paused),
             }
         )
     else:
         _depth(depth)
         _lanes(lanes)
+        _paused(paused)
         say(f"{waits} for a person" if waits else "nothing waits for a person")
         if waits:
             say(f"  {command(*place.options(), 'outbox', 'list')}")
@@ -83,6 +85,12 @@ def _lanes(lanes: list[tuple[str, int, str | None, float | None, str | None]]) -
     now = time.time()
     columns = [Column("lane"), Column("waiting", right=True), Column("stands still"), Column("since")]
     table(columns, [[escaped(lane), str(count), escaped(why), _since(at, now)] for lane, count, why, at in stuck])
+
+
+def _paused(scopes: Sequence[str]) -> None:
+    if scopes:
+        what = ["everything" if scope == "*" else escaped(scope.replace(":", " ", 1)) for scope in scopes]
+        line(f"paused: {', '.join(what)}", style="bold yellow")
 
 
 def _since(at: float | None, now: float) -> str | Cell:
@@ -159,7 +167,8 @@ def _advise(place: Place, receipt: Receipt) -> None:
     said = ["--by", "YOU", "--reason", "WHY", "--expect-version", str(receipt.version), *operands(receipt.key)]
     if receipt.state in _PERSON and receipt.decision is None:
         say("once you know what became of it:")
-        say(f"  {command(*place.options(), 'outbox', 'decide', '--happened', 'PROOF', *said)}")
+        for found in (("--happened", "PROOF"), ("--did-not-happen",)):
+            say(f"  {command(*place.options(), 'outbox', 'decide', *found, *said)}")
     if (
         receipt.state in ("failed", "rejected", "quarantined") and receipt.outcome is None
     ) or receipt.state == "failed":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from counterfoil.ports.outbox_store import AttemptRow, Claim, Requeue, Story
@@ -11,6 +11,13 @@ from counterfoil.protocol.standings import LOOK, SEND, Standing
 
 # States in which an intent waits for a person, or for a dispatcher that knows more.
 RESTING = frozenset({"needs-operator", "quarantined", "blocked"})
+# As a receipt shows what a dispatcher has in hand.
+DISPATCHING = "dispatching"
+
+
+def oldest(found: Iterable[tuple[int, str]], *, limit: int) -> list[str]:
+    """Return the effect ids of the oldest intents, of (number, effect id)."""
+    return [effect_id for _, effect_id in sorted(set(found))[:limit]]
 
 
 def counted(body: bytes | None, kind: str, *, at: float) -> Standing:

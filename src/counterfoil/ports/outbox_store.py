@@ -272,27 +272,30 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """How old the oldest ones are.
+    """How old the oldest ones are, and what is paused.
 
     Args:
         lag_s: how long the oldest one that is due has been due, 0.0 where nothing is. What nobody here knows is not
             counted: it is `blocked`.
         uncertain: how many may have been sent and wait for a person who has not decided yet.
         oldest_uncertain_s: since when the oldest of these does, None where there is none.
+        paused: scopes that are paused: `*`, or `recipient:<name>`.
     """
 
     lag_s: float
     uncertain: int
     oldest_uncertain_s: float | None
+    paused: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, due: float | None, unsure: tuple[int, float | None], *, now: float) -> Ages:
+    def of(cls, due: float | None, unsure: tuple[int, float | None], *, now: float, paused: Iterable[str] = ()) -> Ages:
         """Make it of moments on the database's clock."""
         count, since = unsure
         return cls(
             lag_s=0.0 if due is None else max(0.0, now - due),
             uncertain=count,
             oldest_uncertain_s=None if since is None else max(0.0, now - since),
+            paused=tuple(sorted(paused)),
         )
 
 
@@ -357,7 +360,7 @@ class OutboxView(Protocol):
         ...
 
     def waiting(self, *, state: str | None = None, limit: int = 1000) -> list[str]:
-        """Return effect ids of what waits, oldest first; `state` is one of `Requeue.state`."""
+        """Return effect ids of what waits or is in hand, oldest first; of one state, as its receipt shows it."""
         ...
 
     def ended(self, phase: str, *, limit: int = 1000) -> list[str]:

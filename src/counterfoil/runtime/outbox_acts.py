@@ -75,7 +75,7 @@ def listed(view: OutboxView, *, state: str | None, limit: int) -> list[Receipt]:
         raise UsageError(f"{state!r} is no state of an intent", hint=f"it is one of {', '.join(STATES)}")
     limited(limit)
     ended = SETTLED - {"needs-operator", "quarantined"}
-    found = view.ended(state, limit=limit) if state in ended else view.waiting(limit=limit)
+    found = view.ended(state, limit=limit) if state in ended else view.waiting(state=state, limit=limit)
     stories: list[Story | None] = [view.story(effect_id) for effect_id in found]
     receipts = [receipt_of(story) for story in stories if story is not None]
     return [receipt for receipt in receipts if state is None or receipt.state == state]

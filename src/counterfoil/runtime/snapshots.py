@@ -17,6 +17,7 @@ class OutboxSnapshot:
         uncertain: how many may have been sent and wait for a person.
         oldest_uncertain_s: how long the oldest of these has, None where there is none.
         stuck_lanes: how many lanes stand still.
+        paused: what is paused: `*`, or `recipient:<name>`.
     """
 
     waiting: dict[str, dict[str, int]]
@@ -24,6 +25,7 @@ class OutboxSnapshot:
     uncertain: int
     oldest_uncertain_s: float | None
     stuck_lanes: int
+    paused: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,4 +62,5 @@ def snapshot_of(view: OutboxView) -> OutboxSnapshot:
         uncertain=ages.uncertain,
         oldest_uncertain_s=ages.oldest_uncertain_s,
         stuck_lanes=sum(stuck is not None for _, _, stuck, _, _ in view.lanes()),
+        paused=ages.paused,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from counterfoil.errors import Conflict, UsageError
-from counterfoil.ledgers.outbox_rows import attempt_row, counted, ready_values, story_of
+from counterfoil.ledgers.outbox_rows import DISPATCHING, attempt_row, counted, oldest, ready_values, story_of
 from counterfoil.ledgers.postgres.outbox import PostgresOutbox
 from counterfoil.ledgers.postgres.outbox_turn import ACT, ATTEMPT, HEAD, RECEIPT, Asking, advance, requeue
 from counterfoil.ports.outbox_store import Act, Ages, Consequence, Requeue, Story
@@ -28,6 +28,27 @@ _IN_HAND: Final = (
     "SELECT i.recipient, 'dispatching', count(*), min(a.at) FROM :schema.dispatcher d"
     " JOIN :schema.attempt a ON a.seq >= d.low AND a.owner = d.epoch JOIN :schema.intent i ON i.seq = a.intent"
     " WHERE NOT d.ended AND NOT EXISTS (SELECT FROM :schema.receipt c WHERE c.attempt = a.seq) GROUP BY i.recipient"
+)
+# What is shown of a row: that of a lane which stands still is blocked, wherever it would stand otherwise.
+_SHOWN: Final = (
+    "CASE WHEN r.state = 'reconciling' THEN 'dispatching'"
+    " WHEN r.state IN ('needs-operator', 'quarantined') THEN r.state"
+    " WHEN EXISTS (SELECT FROM (SELECT at, stuck FROM :schema.lane_head WHERE lane = r.lane ORDER BY at DESC LIMIT 1) h"
+    " WHERE h.stuck IS NOT NULL AND h.at <> r.place) THEN 'blocked' ELSE r.state END"
+)
+_WAITS: Final = (
+    "SELECT i.seq, i.effect_id FROM :schema.ready r JOIN :schema.intent i ON i.seq = r.intent"  # noqa: S608
+    f" WHERE %s::text IS NULL OR {_SHOWN} = %s ORDER BY r.intent LIMIT %s"
+)
+_HELD: Final = (
+    "SELECT i.seq, i.effect_id FROM :schema.dispatcher d"
+    " JOIN :schema.attempt a ON a.seq >= d.low AND a.owner = d.epoch JOIN :schema.intent i ON i.seq = a.intent"
+    " WHERE NOT d.ended AND NOT EXISTS (SELECT FROM :schema.receipt c WHERE c.attempt = a.seq)"
+    " ORDER BY i.seq LIMIT %s"
+)
+_PAUSED: Final = (
+    "SELECT scope FROM :schema.pause UNION SELECT '*' FROM :schema.ledger l, :schema.outbox b"
+    " WHERE l.accepted > b.resumed"
 )
 _OLDEST_DUE: Final = "SELECT min(due) FROM :schema.ready WHERE due <= %s AND state <> 'blocked'"
 # Uncertain ones nobody has decided about, and those that a person has to look at before they end.
@@ -69,12 +90,14 @@ class PostgresOutboxView:
         return self._store.read(lambda asking: _story(asking, effect_id))
 
     def waiting(self, *, state: str | None = None, limit: int = 1000) -> list[str]:
-        """Return effect ids of what waits, oldest first."""
-        sql = (
-            "SELECT i.effect_id FROM :schema.ready r JOIN :schema.intent i ON i.seq = r.intent"
-            " WHERE %s::text IS NULL OR r.state = %s ORDER BY r.intent LIMIT %s"
-        )
-        return [row[0] for row in self._store.query(sql, (state, state, limit))]
+        """Return effect ids of what waits or is in hand, oldest first."""
+
+        def look(asking: Asking) -> list[tuple[int, str]]:
+            waits = asking.rows(_WAITS, (state, state, limit))
+            held = asking.rows(_HELD, (limit,)) if state in (None, DISPATCHING) else []
+            return [(seq, effect_id) for seq, effect_id in (*waits, *held)]
+
+        return oldest(self._store.read(look), limit=limit)
 
     def ended(self, phase: str, *, limit: int = 1000) -> list[str]:
         """Return effect ids of intents with this outcome, newest first."""
@@ -95,10 +118,11 @@ class PostgresOutboxView:
         return [(lane, count, stuck, since, head) for lane, count, stuck, since, head in self._store.query(_LANES)]
 
     def ages(self) -> Ages:
-        """Return how long the oldest ones wait."""
+        """Return how long the oldest ones wait, and what is paused."""
         now = self._store.now()
         due, unsure = self._store.query(_OLDEST_DUE, (now,)), self._store.query(_UNSURE)
-        return Ages.of(due[0][0], (unsure[0][0], unsure[0][1]), now=now)
+        paused = [row[0] for row in self._store.query(_PAUSED)]
+        return Ages.of(due[0][0], (unsure[0][0], unsure[0][1]), now=now, paused=paused)
 
     def act(self, act: Act, work: Callable[[Story | None], Consequence]) -> None:
         """Record what a person did, with what follows from it, in one transaction."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from counterfoil.errors import Conflict, UsageError
-from counterfoil.ledgers.outbox_rows import attempt_row, ready_values, story_of
+from counterfoil.ledgers.outbox_rows import DISPATCHING, attempt_row, oldest, ready_values, story_of
 from counterfoil.ledgers.sqlite.engines import Connection
 from counterfoil.ledgers.sqlite.outbox import SqliteOutbox
 from counterfoil.ledgers.sqlite.outbox_lanes import advance, release
@@ -37,6 +37,27 @@ _IN_HAND: Final = (
     " JOIN counterfoil_attempt a ON a.seq >= d.low AND a.owner = d.epoch"
     " LEFT JOIN counterfoil_receipt c ON c.attempt = a.seq JOIN counterfoil_intent i ON i.seq = a.intent"
     " WHERE d.ended = 0 AND c.attempt IS NULL GROUP BY i.recipient"
+)
+# What is shown of a row: that of a lane which stands still is blocked, wherever it would stand otherwise.
+_SHOWN: Final = (
+    "CASE WHEN r.state = 'reconciling' THEN 'dispatching'"
+    " WHEN r.state IN ('needs-operator', 'quarantined') THEN r.state"
+    " WHEN EXISTS (SELECT 1 FROM counterfoil_lane_head h WHERE h.lane = r.lane AND h.stuck IS NOT NULL"
+    " AND h.at <> r.place) THEN 'blocked' ELSE r.state END"
+)
+_WAITS: Final = (
+    "SELECT i.seq, i.effect_id FROM counterfoil_ready r JOIN counterfoil_intent i ON i.seq = r.intent"  # noqa: S608
+    f" WHERE ? IS NULL OR {_SHOWN} = ? ORDER BY r.intent LIMIT ?"
+)
+_HELD: Final = (
+    "SELECT i.seq, i.effect_id FROM counterfoil_dispatcher d"
+    " JOIN counterfoil_attempt a ON a.seq >= d.low AND a.owner = d.epoch"
+    " LEFT JOIN counterfoil_receipt c ON c.attempt = a.seq JOIN counterfoil_intent i ON i.seq = a.intent"
+    " WHERE d.ended = 0 AND c.attempt IS NULL ORDER BY i.seq LIMIT ?"
+)
+_PAUSED: Final = (
+    "SELECT scope FROM counterfoil_pause UNION SELECT '*' FROM counterfoil_ledger l, counterfoil_outbox b"
+    " WHERE l.accepted > b.resumed"
 )
 _OLDEST_DUE: Final = "SELECT min(due) FROM counterfoil_ready WHERE due <= ? AND state <> 'blocked'"
 # Uncertain ones nobody has decided about, and those that a person has to look at before they end.
@@ -73,12 +94,14 @@ class SqliteOutboxView:
         return self._reader.query(lambda connection: _story(connection, effect_id))
 
     def waiting(self, *, state: str | None = None, limit: int = 1000) -> list[str]:
-        """Return effect ids of what waits, oldest first."""
-        sql = (
-            "SELECT i.effect_id FROM counterfoil_ready r JOIN counterfoil_intent i ON i.seq = r.intent"
-            " WHERE ? IS NULL OR r.state = ? ORDER BY r.intent LIMIT ?"
-        )
-        return [row[0] for row in self._reader.query(lambda c: c.execute(sql, (state, state, limit)))]
+        """Return effect ids of what waits or is in hand, oldest first."""
+
+        def look(connection: Connection) -> list[tuple[int, str]]:
+            waits = connection.execute(_WAITS, (state, state, limit))
+            held = connection.execute(_HELD, (limit,)) if state in (None, DISPATCHING) else []
+            return [(seq, effect_id) for seq, effect_id in (*waits, *held)]
+
+        return oldest(self._reader.query(look), limit=limit)
 
     def ended(self, phase: str, *, limit: int = 1000) -> list[str]:
         """Return effect ids of intents with this outcome, newest first."""
@@ -100,10 +123,12 @@ class SqliteOutboxView:
         return [(lane, count, stuck, since, head) for lane, count, stuck, since, head in found]
 
     def ages(self) -> Ages:
-        """Return how long the oldest ones wait."""
+        """Return how long the oldest ones wait, and what is paused."""
         now = self._store.now()
-        due, unsure = self._reader.query(lambda c: (c.execute(_OLDEST_DUE, (now,)), c.execute(_UNSURE)))
-        return Ages.of(due[0][0], (unsure[0][0], unsure[0][1]), now=now)
+        due, unsure, paused = self._reader.query(
+            lambda c: (c.execute(_OLDEST_DUE, (now,)), c.execute(_UNSURE), c.execute(_PAUSED))
+        )
+        return Ages.of(due[0][0], (unsure[0][0], unsure[0][1]), now=now, paused=[row[0] for row in paused])
 
     def act(self, act: Act, work: Callable[[Story | None], Consequence]) -> None:
         """Record what a person did, with what follows from it, in one transaction."""
