@@ -10,6 +10,7 @@ says what was sold; the ledger's receipts must say the same, and so must what wa
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import random
 import signal
@@ -24,6 +25,9 @@ from counterfoil.ledgers.sqlite import engines
 
 AT_ONCE = 3
 STORM_S = 1.0
+# As long a storm at most, where the machine is too busy for anybody to sell before he is killed.
+STORM_MAX_S = 30.0
+SALES_MIN = 10
 
 
 # What each ledger says to its store goes through these.
@@ -36,6 +40,12 @@ STATEMENTS: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 mail = Recipient("mail")
 SENT: list[str] = []
+# Sales that some life was told of, counted up to 255 where its parent sees it.
+SALES = mmap.mmap(-1, 1)
+
+
+def sold_one() -> None:
+    SALES[0] = min(SALES[0] + 1, 255)
 
 
 @mail.operation(reconcile=UNASKABLE)
@@ -143,6 +153,7 @@ def many_sales(url: str, seed: int) -> None:
                     run.transaction(name, sells_or_refuses(f"{run_id}/{name}", outbox, dice))
                 except Refused:
                     continue
+                sold_one()
 
 
 async def many_sales_later(url: str, seed: int) -> None:
@@ -158,6 +169,8 @@ async def many_sales_later(url: str, seed: int) -> None:
                 for result in await asyncio.gather(*work, return_exceptions=True):
                     if isinstance(result, BaseException) and not isinstance(result, Refused):
                         raise result
+                    if not isinstance(result, Refused):
+                        sold_one()
 
 
 def child(work: Callable[[], None]) -> int:
@@ -200,12 +213,13 @@ def storm(url: str, colour: str, seed: int) -> int:
     dice = random.Random(seed)
     kills = 0
     lives: list[int] = []
-    end = time.monotonic() + STORM_S
-    while time.monotonic() < end:
+    began, calm_s = time.monotonic(), 0.0
+    while (lasts_s := time.monotonic() - began) < STORM_S or (SALES[0] < SALES_MIN and lasts_s < STORM_MAX_S):
         while len(lives) < AT_ONCE:
             one = dice.randrange(1 << 30)
             lives.append(child(lambda one=one: in_colour(colour, many_sales, many_sales_later, url, one)))  # type: ignore[misc]
-        time.sleep(dice.uniform(0.01, 0.08))
+        calm_s = 0.0 if SALES[0] else calm_s + 0.01
+        time.sleep(dice.uniform(0.01, 0.08) + calm_s)
         victim = lives.pop(dice.randrange(len(lives)))
         os.kill(victim, signal.SIGKILL)
         kills += os.waitstatus_to_exitcode(os.waitpid(victim, 0)[1]) == -signal.SIGKILL

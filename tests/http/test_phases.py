@@ -52,7 +52,7 @@ def resolving() -> Iterator[Scene]:
         return ["127.0.0.1"]
 
     http = HTTP("payments", base_url="http://payments.test", resolve=resolve)
-    yield Scene(http.post("/charges", content=b"{}"), reached=lambda permit: permit.held)
+    yield Scene(http.post("/charges", content=b"{}"), reached=lambda permit: permit.held and asked.is_set())
     assert asked.is_set()
     go_on.set()
 

@@ -69,10 +69,19 @@ def database(postgres_major: int, request: pytest.FixtureRequest) -> Iterator[st
 
 
 @pytest.fixture(scope="session")
-def shared_database(postgres_clusters: Callable[[int], Cluster]) -> str:
-    """The address of one database for all tests of a worker, each of which keeps to a schema of its own."""
+def shared_database(postgres_clusters: Callable[[int], Cluster]) -> Iterator[str]:
+    """The address of one database for all tests of a worker, each of which keeps to a schema of its own.
+
+    With `TEST_POSTGRES_POOLED` in the environment it is reached through PgBouncer.
+    """
     given = os.environ.get(f"TEST_POSTGRES_{NEWEST}_URL")
-    return given or postgres_clusters(NEWEST).database(f"shared_{os.getpid()}")
+    name = f"shared_{os.getpid()}"
+    address = given or postgres_clusters(NEWEST).database(name)
+    if not os.environ.get("TEST_POSTGRES_POOLED"):
+        yield address
+        return
+    with _make(lambda: PgBouncer(postgres_clusters(NEWEST)), optional=True) as pooler:
+        yield pooler.url(name)
 
 
 @pytest.fixture
