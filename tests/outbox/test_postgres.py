@@ -24,6 +24,12 @@ COMMIT = rb"COMMIT"
 LOST = [Act.LOSE_REPLY, Act.LOSE_END, Act.CUT, Act.PASS_THEN_CUT]
 lost = pytest.mark.parametrize("act", LOST, ids=lambda act: act.name.lower())
 
+# What `dispatch` does where one intent is claimed, of what has been due since a moment, and nothing else.
+CLAIM = (
+    "SELECT * FROM :schema.dispatch(%s, NULL, %s::float8, '{}', '{}', '{}', '{}', '{}', '{}',"
+    " '{send}', '{mail}', '{send}', ARRAY[%s::float8], '{1}', 1, '{}', '{}', '{}', '{}')"
+)
+
 _numbers = count(1)
 
 
@@ -52,6 +58,10 @@ def wired(server: PostgresShop, proxy: Proxy) -> Iterator[PostgresShop]:
     yield server
     proxy.rule = None
     proxy.resume()
+
+
+def claiming(shop: PostgresShop) -> bytes:
+    return CLAIM.replace(":schema", f"cf_{shop.name}").encode()
 
 
 def counted(shop: PostgresShop, what: str) -> int:
@@ -325,6 +335,63 @@ def test_a_snapshot_that_is_older_than_its_lane_is_a_serialization_failure(serve
     assert [to for _, to in server.box.log] == ["bFalse", "a", "bTrue"]
 
 
+# --- one statement for a round
+
+
+@pytest.mark.rule("L2", "X3")
+@pytest.mark.parametrize("level", ["off", "local", "remote_write", "on", "remote_apply"])
+def test_a_round_waits_for_the_disk_whatever_the_session_says(server: PostgresShop, level: str) -> None:
+    life = Life(server, "mail")
+    with psycopg.connect(server.database, autocommit=True) as connection:
+        connection.execute(f"SET synchronous_commit = {level}".encode())
+        connection.execute("BEGIN")
+        connection.execute(claiming(server), (life.epoch, None, 0.0))
+        said = connection.execute("SHOW synchronous_commit").fetchone()
+        connection.execute("ROLLBACK")
+    assert said == (level if level in ("on", "remote_apply") else "on",)
+
+
+@pytest.mark.rule("X14", "X3")
+def test_a_session_that_has_lost_its_statements_costs_a_round_and_no_intent(server: PostgresShop) -> None:
+    life = Life(server, "mail")
+    server.order("o1")
+    life.settle()
+    life.engine._opened.store.query("DEALLOCATE ALL")  # type: ignore[attr-defined]
+    server.order("o2")
+    life.settle(rounds=200, pause_s=0.01)
+    assert [to for _, to in server.box.log] == ["o1", "o2"]
+    assert server.receipt("o2").state == "accepted"
+
+
+@pytest.mark.rule("X13")
+def test_a_plan_that_was_made_for_an_empty_outbox_holds_for_a_large_one(server: PostgresShop) -> None:
+    life = Life(server, "mail")
+    server.order("first")
+    with psycopg.connect(server.database, autocommit=True) as connection:
+
+        def looked() -> int:
+            connection.execute("BEGIN")
+            now = life.engine._opened.store.now()
+            explained = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + claiming(server)
+            found: Any = connection.execute(explained, (life.epoch, now, 0.0)).fetchone()
+            connection.execute("ROLLBACK")
+            plan = found[0][0]["Plan"]
+            return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+        small = min(looked() for _ in range(3))
+        cf = f"cf_{server.name}"
+        connection.execute(
+            f"WITH made AS (INSERT INTO {cf}.intent (effect_id, namespace, key, recipient, operation, format, body,"
+            " fingerprint, on_stuck, generation, staged_at) SELECT effect_id || g, namespace, key || g, recipient,"
+            " operation, format, body, fingerprint, on_stuck, generation, staged_at"
+            f" FROM {cf}.intent, generate_series(1, 20000) g WHERE key = 'first' RETURNING seq)"
+            f" INSERT INTO {cf}.ready (intent, kind, recipient, operation, format, due, not_before, state, since)"
+            f" SELECT m.seq, kind, recipient, operation, format, due, not_before, state, since"
+            f" FROM made m, {cf}.ready".encode()
+        )
+        assert looked() <= small + 10
+
+
 # --- what is told to whom (X14)
 
 
@@ -349,13 +416,6 @@ def test_nothing_is_notified_inside_the_applications_transaction(server: Postgre
 
 
 # --- a held snapshot (X13)
-
-
-# What `dispatch` does where one intent is claimed, of what has been due since a moment, and nothing else.
-CLAIM = (
-    "SELECT * FROM :schema.dispatch(%s, NULL, %s::float8, '{}', '{}', '{}', '{}', '{}', '{}',"
-    " '{send}', '{mail}', '{send}', ARRAY[%s::float8], '{1}', 1, '{}', '{}', '{}', '{}')"
-)
 
 
 def pages(shop: PostgresShop, sql: str, parameters: Any) -> int:

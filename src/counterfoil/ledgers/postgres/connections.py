@@ -127,6 +127,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             except errors.InvalidSqlStatementName:
                 # Something in between changes sessions after all; nothing was done.
                 self._may_keep = False
+                if not self.idle:
+                    # A transaction that has failed is begun again by whoever began it.
+                    raise
         return self._asked(
             lambda: self.pgconn.send_query_params(question, values, types, [_BINARY] * len(values), _BINARY)
         )

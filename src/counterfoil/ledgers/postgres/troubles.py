@@ -12,8 +12,9 @@ import psycopg
 
 from counterfoil.errors import CommitUnknown, LedgerCorrupt, LedgerError, LedgerReadOnly, LedgerUnavailable, UsageError
 
-# Rolled back, and likely to succeed when it is tried again: serialization failure, deadlock.
-AGAIN: Final = frozenset({"40001", "40P01"})
+# Rolled back, and likely to succeed when it is tried again: serialization failure, deadlock, and a session that has lost
+# what it kept.
+AGAIN: Final = frozenset({"40001", "40P01", "26000"})
 # The store itself says that it does not know: completion unknown, transaction resolution unknown.
 _UNKNOWN: Final = frozenset({"40003", "08007"})
 # At the server's end, not at that of one entry.
