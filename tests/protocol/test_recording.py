@@ -44,7 +44,19 @@ def test_the_first_append_without_an_answer_is_the_one_that_is_settled() -> None
     assert settles(play) == [None, None, entry, entry]
     # It waits for a time: neither for news, nor as one that is idle.
     pauses = [request for request in play.requests if isinstance(request, Pause)]
-    assert [(pause.seconds, pause.changes, pause.idle) for pause in pauses] == [(0.05, False, False)] * 3
+    assert [(pause.seconds, pause.changes, pause.idle) for pause in pauses] == [
+        (seconds, False, False) for seconds in (0.05, 0.1, 0.2)
+    ]
+
+
+@pytest.mark.rule("L3")
+def test_each_wait_for_an_answer_is_twice_as_long_up_to_a_second_until_the_time_is_over() -> None:
+    play = Play()
+    play.refusing = lambda draft: LedgerUnavailable("no")
+    with pytest.raises(CommitUnknown):
+        play.run(insist(DRAFT, None, CommitUnknown("lost")))
+    waits = [request.seconds for request in play.requests if isinstance(request, Pause)]
+    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, *[1.0] * 29]
 
 
 @pytest.mark.rule("L3")
