@@ -12,8 +12,8 @@ import psycopg
 
 from counterfoil.errors import CommitUnknown, LedgerCorrupt, LedgerError, LedgerReadOnly, LedgerUnavailable, UsageError
 
-# Rolled back, and likely to succeed when it is tried again: serialization failure, deadlock, and a session that has lost
-# what it kept.
+# Rolled back, and likely to succeed when it is tried again: serialization failure, deadlock, and a session that has
+# forgotten a statement that it kept.
 AGAIN: Final = frozenset({"40001", "40P01", "26000"})
 # The store itself says that it does not know: completion unknown, transaction resolution unknown.
 _UNKNOWN: Final = frozenset({"40003", "08007"})
