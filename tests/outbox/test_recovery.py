@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 
-from counterfoil import Accepted, Evidence, Rejected, Uncertain
+from counterfoil import Accepted, Evidence, Rejected, Runtime, Uncertain
 from counterfoil.outbox.requests import Unsent
 from tests.outbox.lives import Life
 from tests.outbox.shop import Shop, quick
@@ -325,3 +330,41 @@ def test_a_restored_outbox_starts_paused_and_asks_before_it_sends(lone: Shop) ->
     shop.order("new")
     shop.dispatch()
     assert shop.receipt("new").state == "accepted"
+
+
+KILLED_WHILE_SENDING = """
+import os, signal, sys
+from counterfoil import Dispatcher, Recipient
+
+mail = Recipient("mail")
+
+
+@mail.operation
+def send(ctx, to):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@send.reconcile
+def find(ctx, to):
+    return None
+
+
+with Dispatcher(sys.argv[1], [mail]) as dispatcher:
+    dispatcher.run_until_idle()
+"""
+
+
+@pytest.mark.rule("X3", "X4")
+def test_a_dispatcher_that_ends_when_idle_waits_for_the_end_of_the_silent(lone: Shop) -> None:
+    """One that is begun anew each time, by cron, finds what others left: they are found gone only while it looks."""
+    effect_id = lone.order("o1")
+    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_SENDING, lone.url], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert lone.receipt("o1").state == "dispatching"
+    lone.box.kept[effect_id] = "mail-7"
+    with Runtime(lone.url) as runtime:
+        while any(owner.alive for owner in runtime.ledger.owners()):  # type: ignore[attr-defined]
+            time.sleep(0.01)
+    assert lone.dispatch()
+    assert lone.receipt("o1").outcome == Accepted("mail-7", "reconcile")
+    assert lone.box.log == []

@@ -176,8 +176,8 @@ class Dispatcher(Shell):
         """Deliver until nothing is in hand and nothing is due.
 
         Retries and look-ups that are due within 10 seconds are waited for; what is scheduled for later is not. What
-        another dispatcher has in hand is not waited for, even if that was killed: it becomes due when its owner is
-        found gone, which on PostgreSQL takes as long as its heart may be silent.
+        another dispatcher has in hand is not waited for, unless that has fallen silent: what it left becomes due when
+        it is found gone, which on PostgreSQL takes as long as its heart may be silent.
 
         Args:
             timeout_s: seconds to try at most; None: as long as it takes.

@@ -14,14 +14,12 @@ import os
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final
 
-from counterfoil.errors import CommitUnknown, LedgerError, LedgerUnavailable, NotSerializable, UsageError
+from counterfoil.errors import CommitUnknown, LedgerUnavailable, NotSerializable, UsageError
 from counterfoil.outbox.agreed import agreed
-from counterfoil.outbox.dispatch import overdue, send
-from counterfoil.outbox.endings import NEEDS_OPERATOR, parked
-from counterfoil.outbox.reconcile import look
+from counterfoil.outbox.dispatch import overdue
 from counterfoil.outbox.requests import (
     Ask,
     Chance,
@@ -41,10 +39,12 @@ from counterfoil.protocol import codec
 from counterfoil.protocol.requests import Overran, Request
 from counterfoil.protocol.standings import LOOK, SEND
 from counterfoil.runtime import telemetry
+from counterfoil.runtime.claimed import Work, unfit
 from counterfoil.runtime.coding import PROOF, coder
 from counterfoil.runtime.desks import Opened
 from counterfoil.runtime.handlers import Context
 from counterfoil.runtime.jobs import Job, Replied, boot_s
+from counterfoil.runtime.others import any_silent, proved_gone
 from counterfoil.runtime.registry import Registry
 from counterfoil.runtime.snapshots import DispatcherSnapshot
 
@@ -53,24 +53,10 @@ SWEEP_S: Final = 1.0
 WATCH_S: Final = 0.02
 # Handlers that end so soon are worth having the next ones claimed before.
 QUICK_S: Final = 0.05
+# Deadlines of handlers that have ended which may be kept.
+SPARE: Final = 500
 _TROUBLE_FIRST_S: Final = 0.05
 _TROUBLE_LAST_S: Final = 1.0
-
-
-class Work:
-    """One claim in hand: its flow, and what the flow waits for."""
-
-    __slots__ = ("claim", "flow", "job", "operation", "request", "span", "terms")
-
-    def __init__(self, claim: Claim, operation: Any, terms: Terms) -> None:
-        self.claim = claim
-        self.operation = operation
-        self.terms = terms
-        self.flow: Coroutine[Request[Any], Any, None] = (send if claim.kind == SEND else look)(claim, terms)
-        self.request: Any = None
-        self.job: Job | None = None
-        # What is traced of it, where anything is.
-        self.span: Any = None
 
 
 class Engine:
@@ -217,7 +203,8 @@ class Engine:
         if due is not None and due <= 0:
             self._looking = True
             return False
-        return later is None or later > within_s
+        # What the silent have in hand is work too, once they are found gone.
+        return (later is None or later > within_s) and not any_silent(self._opened.session.owners, self._swept.lives)
 
     def nudged(self) -> None:
         """Look at once, from any thread."""
@@ -245,9 +232,8 @@ class Engine:
                 work.job = None
                 self._step(work, reply)
             elif job.handler == work.operation.run and not isinstance(reply, Unsent):
-                late = Work(work.claim, work.operation, work.terms)
-                late.flow.close()
-                late.flow = overdue(work.claim, work.terms, reply=reply)
+                flow = overdue(work.claim, work.terms, reply=reply)
+                late = Work(work.claim, work.operation, work.terms, flow=flow)
                 self.in_hand += 1
                 self._step(late, None)
 
@@ -304,6 +290,10 @@ class Engine:
 
     def _abandon_overdue(self) -> None:
         now = time.monotonic()
+        if len(self._overdue) > 2 * len(self._running) + SPARE:
+            # Those behind one that takes long have ended long ago.
+            self._overdue = [one for one in self._overdue if one[3] in self._running]
+            heapq.heapify(self._overdue)
         while self._overdue and (self._overdue[0][0] <= now or self._overdue[0][3] not in self._running):
             _, _, work, job = heapq.heappop(self._overdue)
             if work.job is job and job in self._running:
@@ -391,10 +381,7 @@ class Engine:
             operation = self._registry.restore(claim.body)
             terms = self._terms_of(operation)
         except UsageError:
-            # Its arguments fit no longer: the code has changed since it was staged.
-            work = Work(claim, None, self._terms)
-            work.flow.close()
-            work.flow = _unfit(claim)
+            work = Work(claim, None, self._terms, flow=unfit(claim))
         else:
             work = Work(claim, operation, terms)
         work.span = self._watcher.begin(claim)
@@ -457,7 +444,7 @@ class Engine:
             epoch = self.epoch
             swept = store.sweep(epoch, self._known)
             for gone in swept.lives:
-                if self._gone(gone):
+                if proved_gone(self._opened.session.owners, gone):
                     store.recover(gone, by=epoch)
             self._swept = store.sweep(epoch, self._known, unsettled=unsettled) if swept.lives or unsettled else swept
             due = self._swept.next_due_s
@@ -468,17 +455,6 @@ class Engine:
         elif store.changed() or (self._due_at is not None and mono >= self._due_at):
             self._due_at = None
             self._looking = True
-
-    def _gone(self, epoch: str) -> bool:
-        owners = self._opened.session.owners
-        if owners is None:
-            return False
-        try:
-            return owners.gone(epoch)
-        except LedgerUnavailable:
-            raise
-        except LedgerError:
-            return False
 
     def _idle_s(self, mono: float) -> float:
         if self._replies:
@@ -494,7 +470,3 @@ class Engine:
         if self._due_at is not None:
             rest.append(self._due_at - mono)
         return max(0.0, min(rest))
-
-
-async def _unfit(claim: Claim) -> None:
-    await Finish(parked(claim, NEEDS_OPERATOR, claim.standing, reason="arguments-do-not-fit"))

@@ -14,6 +14,7 @@ from counterfoil.errors import UsageError
 from counterfoil.protocol import codec, records
 from counterfoil.protocol.history import History
 from counterfoil.runtime import arguments, views
+from counterfoil.runtime.others import any_silent
 from counterfoil.runtime.session import Session
 
 Bodies = Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]]
@@ -94,7 +95,7 @@ class Search:
                 gone[epoch] = session.owners is None or session.owners.gone(epoch)
             if epoch is None or gone[epoch]:
                 found.append(row.run)
-        self._silent = bool(set(self._carriers.values()) & self._silent_lives())
+        self._silent = any_silent(session.owners, self._carriers.values())
         for known in (self._carriers, self._again):
             for run in known.keys() - seen:
                 del known[run]
@@ -129,10 +130,6 @@ class Search:
         """Note that a body has ended."""
         with self._lock:
             self._begun.pop(run_id, None)
-
-    def _silent_lives(self) -> set[str]:
-        owners = self._session.owners
-        return set() if owners is None else {owner.epoch for owner in owners.owners() if not owner.alive}
 
     def body_of(self, history: History) -> tuple[Callable[..., Any], list[Any]]:
         """Return a run's body and its arguments.
