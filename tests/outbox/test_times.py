@@ -11,6 +11,7 @@ from counterfoil import Evidence, Rejected
 from counterfoil.outbox.requests import Chance
 from counterfoil.outbox.retry import delay_s
 from counterfoil.outbox.terms import Terms
+from counterfoil.runtime import dispatching
 from counterfoil.runtime.dispatching import LOOKS_MAX
 from tests.outbox.lives import Life
 from tests.outbox.shop import PostgresShop, Shop, quick
@@ -120,3 +121,21 @@ def test_few_are_asked_about_at_once_and_sending_goes_on_meanwhile(lone: Shop) -
     while life.engine.in_hand and time.monotonic() < give_up:
         life.settle(rounds=200, pause_s=0.01)
     assert len(lone.box.asked) >= LOOKS_MAX
+
+
+@pytest.mark.rule("X13", "X6")
+def test_the_deadlines_of_those_behind_a_slow_one_are_not_kept(lone: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatching, "SPARE", 10)
+    with lone.transaction() as connection:
+        keys = ["slow", *(f"o{number}" for number in range(200))]
+        lone.outbox.stage_many(connection, [(lone.operation(key), key) for key in keys])
+    life = Life(lone, "mail", concurrency=10, batch=10)
+    slow = None
+    while len(lone.box.log) < 200:
+        life.turn()
+        if slow is None:
+            slow = life.jobs.pop(0)
+        life.call()
+        life.turn()
+        assert len(life.engine._overdue) <= 2 * 10 + 10 + 2 * 10
+    assert life.engine.running == 1 + len(life.jobs)
