@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from counterfoil.errors import CommitUnknown, LedgerError, LedgerUnavailable, NotSerializable, UsageError
+from counterfoil.errors import CommitUnknown, LedgerUnavailable, NotSerializable, UsageError
 from counterfoil.outbox.agreed import agreed
 from counterfoil.outbox.dispatch import overdue
 from counterfoil.outbox.requests import (
@@ -44,6 +44,7 @@ from counterfoil.runtime.coding import PROOF, coder
 from counterfoil.runtime.desks import Opened
 from counterfoil.runtime.handlers import Context
 from counterfoil.runtime.jobs import Job, Replied, boot_s
+from counterfoil.runtime.others import any_silent, proved_gone
 from counterfoil.runtime.registry import Registry
 from counterfoil.runtime.snapshots import DispatcherSnapshot
 
@@ -202,7 +203,8 @@ class Engine:
         if due is not None and due <= 0:
             self._looking = True
             return False
-        return later is None or later > within_s
+        # What the silent have in hand is work too, once they are found gone.
+        return (later is None or later > within_s) and not any_silent(self._opened.session.owners, self._swept.lives)
 
     def nudged(self) -> None:
         """Look at once, from any thread."""
@@ -442,7 +444,7 @@ class Engine:
             epoch = self.epoch
             swept = store.sweep(epoch, self._known)
             for gone in swept.lives:
-                if self._gone(gone):
+                if proved_gone(self._opened.session.owners, gone):
                     store.recover(gone, by=epoch)
             self._swept = store.sweep(epoch, self._known, unsettled=unsettled) if swept.lives or unsettled else swept
             due = self._swept.next_due_s
@@ -453,17 +455,6 @@ class Engine:
         elif store.changed() or (self._due_at is not None and mono >= self._due_at):
             self._due_at = None
             self._looking = True
-
-    def _gone(self, epoch: str) -> bool:
-        owners = self._opened.session.owners
-        if owners is None:
-            return False
-        try:
-            return owners.gone(epoch)
-        except LedgerUnavailable:
-            raise
-        except LedgerError:
-            return False
 
     def _idle_s(self, mono: float) -> float:
         if self._replies:
