@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -463,10 +464,39 @@ def test_a_lazy_sync_is_refused_unless_it_is_allowed_and_then_it_is_said(nats, s
         assert "allow_lazy_sync=1" in refused.value.hint
     ledger = opened(f"{nats.url}/{stream}?monitor={monitor}&allow_lazy_sync=True")
     assert "power loss" in caplog.text
+    assert ledger.caution is not None
+    assert "sync_interval lazy" in repr(ledger)
     findings = {subject: (level, text) for level, subject, text, _ in ledger.diagnose()}
     assert findings["sync-interval"][0] == "error"
     assert "allow_lazy_sync" in findings["sync-interval"][1]
     ledger.close()
+
+
+@pytest.mark.rule("L2", "N3")
+def test_every_surface_says_that_the_sync_is_lazy_and_says_it_once(nats, stream):
+    monitor = f"http://127.0.0.1:{nats.nodes[0].monitor}"
+    url = f"{nats.url}/{stream}?monitor={monitor}&allow_lazy_sync=1"
+    said = "sync_interval of the NATS servers is not always"
+    with Runtime(url) as runtime, runtime.run("r") as run:
+        run.step("s", lambda: 1)
+        assert said in repr(runtime)
+    for command in (["runs"], ["show", "r"], ["effects"], ["doctor"]):
+        ran = subprocess.run(
+            [sys.executable, "-m", "counterfoil", "--ledger", url, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.stderr.count(said) == 1, (command, ran.stderr)
+        assert ran.returncode == (1 if command == ["doctor"] else 0)
+        if command == ["show", "r"]:
+            assert f"its records: {said}" in ran.stdout
+        if command == ["doctor"]:
+            assert "sync-interval" in ran.stdout
+    shown = subprocess.run(
+        [sys.executable, "-m", "counterfoil", "--ledger", url, "--json", "show", "r"], capture_output=True, check=True
+    )
+    assert msgspec.json.decode(shown.stdout)["caution"].startswith(said)
 
 
 @pytest.mark.rule("L2")

@@ -12,6 +12,7 @@ from counterfoil.cli.places import Place, placed, showing
 from counterfoil.cli.text import ago, command, escaped, operands, since, value
 from counterfoil.errors import UsageError
 from counterfoil.outcomes import Accepted
+from counterfoil.ports.ledger import Cautious
 from counterfoil.runtime.views import STATES, EffectView
 
 
@@ -141,6 +142,7 @@ def show(place: Place, *, run_id: str) -> None:
         found = runtime.effects(run_id=run_id)
         lives = timeline.lives(runtime.ledger)
         namespace = runtime.namespace
+        caution = runtime.ledger.caution if isinstance(runtime.ledger, Cautious) else None
     phases = {record.phase for record in records if record.kind == "durability/run"}
     carried = timeline.carried(records)
     state = "pruned" if "tombstone" in phases else "finished" if "finished" in phases else "open"
@@ -152,12 +154,15 @@ def show(place: Place, *, run_id: str) -> None:
                 "state": state,
                 "quarantined": carried.deaths,
                 "unasked": list(carried.unasked),
+                "caution": caution,
                 "records": [shapes.record(record, shown=place.shown) for record in records],
                 "effects": [shapes.effect(view, shown=place.shown) for view in found],
             }
         )
         return
     line(f"run {escaped(run_id)}: {state}, began {since(records[0].at, time.time())}", style="bold")
+    if caution is not None:
+        line(f"  its records: {caution}", style="yellow")
     line()
     timeline.write(records)
     if found:

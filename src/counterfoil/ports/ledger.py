@@ -162,6 +162,16 @@ class Restorable(Protocol):
         ...
 
 
+@runtime_checkable
+class Cautious(Protocol):
+    """A ledger that may promise less than L2 asks for, because somebody allowed it."""
+
+    @property
+    def caution(self) -> str | None:
+        """What it does not promise, in a sentence; None: it promises all."""
+        ...
+
+
 class RunRow(Protocol):
     """What a listing says of a run."""
 

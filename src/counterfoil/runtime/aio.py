@@ -93,6 +93,9 @@ class AsyncRuntime:
         """The open ledger."""
         return self._session.ledger
 
+    def __repr__(self) -> str:
+        return f"<AsyncRuntime: {self._session.shown}>"
+
     def run(self, run_id: str) -> AsyncRun:
         """Give a handle of a run; see `Runtime.run`."""
         self._session.check()

@@ -17,7 +17,7 @@ from counterfoil.effects.scope import Memory, Scope
 from counterfoil.errors import CommitUnknown, ForkedLedger, LedgerError, LedgerReadOnly, OwnerRetired, UsageError
 from counterfoil.ledgers.urls import parse
 from counterfoil.ports.clock import Clock
-from counterfoil.ports.ledger import Batching, Closing, Ledger, Notifier, Owners, Restorable, Transactional
+from counterfoil.ports.ledger import Batching, Cautious, Closing, Ledger, Notifier, Owners, Restorable, Transactional
 from counterfoil.protocol import codec, keys, records, slots
 from counterfoil.protocol.history import History
 from counterfoil.protocol.keys import Fingerprints
@@ -129,6 +129,13 @@ class Session:
         except BaseException:
             self._close_ledger()
             raise
+
+    @property
+    def shown(self) -> str:
+        """What tells it from others, for people: its ledger, and what that does not promise."""
+        ledger: object = self._ledger
+        caution = ledger.caution if isinstance(ledger, Cautious) else None
+        return f"{self._url or self._given!r}{'' if caution is None else f', {caution}'}"
 
     @property
     def ledger(self) -> Ledger:

@@ -82,6 +82,9 @@ class Runtime:
         """The open ledger."""
         return self._session.ledger
 
+    def __repr__(self) -> str:
+        return f"<Runtime: {self._session.shown}>"
+
     def run(self, run_id: str) -> Run:
         """Give a handle of a run. It takes no lease: any number of handles and processes may have it open."""
         self._session.check()

@@ -81,6 +81,8 @@ class JetStreamLedger:
         except BaseException:
             self._loop.stop()
             raise
+        if self.caution is not None and create:  # who only looks whether a ledger is there opens it once more
+            _log.warning("%s (allow_lazy_sync is set)", self.caution)
         # A ledger that nobody closes leaves no socket behind; its lives are over by their silence.
         self._forgotten = when_collected(self, partial(self._loop.stop, self._store.close))
         self._lanes = Lanes(_LANES, self._commit)
@@ -91,7 +93,7 @@ class JetStreamLedger:
         try:
             await opening.reach(self._store, timeout_s=timeout_s)
             # Not before: where no server runs, what cannot be seen of it is not what is to be mended.
-            _check_sync(self.sync, allowed=self._lazy_allowed)
+            self._check_sync()
             await opening.prepare(self._store, replicas=replicas, create=create, timeout_s=timeout_s)
             self._reader = Reader(self._store, timeout_s=timeout_s)
             self._lives = Lives(self._store, timeout_s=timeout_s, beat_s=beat_s)
@@ -101,6 +103,21 @@ class JetStreamLedger:
         except BaseException:
             await self._store.close()
             raise
+
+    @property
+    def caution(self) -> str | None:
+        """What this ledger does not promise, because that was allowed (`allow_lazy_sync`); None: it promises all."""
+        if self.sync == "always":
+            return None
+        found = "is not always" if self.sync == "lazy" else "cannot be seen"
+        return f"sync_interval of the NATS servers {found}: a power loss may take records that were acknowledged"
+
+    def _check_sync(self) -> None:
+        if self.caution is not None and not self._lazy_allowed:
+            raise opening.lazy(self.caution)
+
+    def __repr__(self) -> str:
+        return f"<JetStreamLedger {self.stream!r}, sync_interval {self.sync}>"
 
     @property
     def place(self) -> tuple[str, str]:
@@ -250,18 +267,3 @@ class JetStreamLedger:
             raise forked()
         if self._closed:
             raise closed()
-
-
-def _check_sync(policy: str, *, allowed: bool) -> None:
-    if policy == "always":
-        return
-    found = "is not always" if policy == "lazy" else "cannot be seen"
-    what = f"sync_interval of the NATS servers {found}: a power loss may take records that were acknowledged"
-    if not allowed:
-        raise UsageError(
-            what,
-            hint="set jetstream { sync_interval: always } on every server and name their monitoring ports with"
-            " monitor=http://host:8222; or accept it with allow_lazy_sync=1",
-            code="lazy-sync",
-        )
-    _log.warning("%s (allow_lazy_sync is set)", what)

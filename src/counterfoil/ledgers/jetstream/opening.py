@@ -130,6 +130,16 @@ async def reach(store: Store, *, timeout_s: float) -> None:
         raise UsageError("this NATS server has no JetStream", hint="configure jetstream { store_dir: … }")
 
 
+def lazy(what: str) -> UsageError:
+    """Make the error for servers that may acknowledge before they sync."""
+    return UsageError(
+        what,
+        hint="set jetstream { sync_interval: always } on every server and name their monitoring ports with"
+        " monitor=http://host:8222; or accept it with allow_lazy_sync=1",
+        code="lazy-sync",
+    )
+
+
 def sync_policy(servers: Sequence[str], monitors: Sequence[str]) -> str:
     """Ask the servers' monitoring how they sync: `always`, `lazy`, or `unknown` where no majority of them says it.
 
