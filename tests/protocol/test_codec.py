@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil import NotSerializable
+from counterfoil import Evidence, Failed, NotSerializable, Rejected, Uncertain
 from counterfoil.protocol import codec
 
 
@@ -68,3 +68,41 @@ def test_a_longer_integer_is_refused_wherever_it_is(integer: int, wrapped: Any) 
 )
 def test_details_of_evidence_are_kept_as_what_json_has_nearest_to_them(details: Any, kept: Any) -> None:
     assert codec.plain(details) == kept
+
+
+class Unlike(dict[str, int]):
+    """A dictionary that equals nothing."""
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+@pytest.mark.rule("L5")
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({1}, "it is of type set"),
+        ((1, 2), "it is of type tuple"),
+        (object(), "it is of type object"),
+        (float("nan"), "it is not a finite number"),
+        ("\ud800", "it has a lone surrogate"),
+        ({1: 2}, "it has a key of type int"),
+        ({None: 2}, "it has a key of type NoneType"),
+        ({"\ud800": 2}, "it has a key with a lone surrogate"),
+        ([[], {}, {"k": [0, dt.date(2026, 1, 2)]}], "what is at /2/k/1 is of type date"),
+        ({"a": {"b": 10**30, "c": None, "d": 0.5, "e": b"x"}, "z": ()}, "what is at /a/e is of type bytes"),
+        ({"b": float("inf"), "a": ()}, "what is at /b is not a finite number"),
+        ({"ada@example.org": {"home-1": {"x" * 41: b""}}}, "what is at /…/home-1/… is of type bytes"),
+        (Failed(Evidence("no")), "it is Failed, which a handler raises and does not return"),
+        (Rejected(Evidence("no")), "it is Rejected, which a handler raises and does not return"),
+        (Uncertain(Evidence("no")), "it is Uncertain, which no handler returns"),
+        (Unlike(), "decoding it would give another value"),
+    ],
+)
+def test_the_error_says_where_a_value_has_no_equal_and_never_what_it_is(value: Any, says: str) -> None:
+    with pytest.raises(NotSerializable) as caught:
+        codec.encode(value, what="the proof")
+    assert str(caught.value.args[0]).startswith(f"the proof is not a lossless JSON value: {says}")
+    assert "ada" not in str(caught.value)

@@ -15,6 +15,7 @@ import msgspec
 
 from counterfoil.errors import LedgerCorrupt, NotSerializable
 from counterfoil.protocol.records import FORMAT, KINDS, Record, checksum
+from counterfoil.protocol.unfit import unfit
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -42,9 +43,9 @@ def encode(value: Any, *, what: str) -> bytes:
     except RecursionError:
         raise _refused(what, "it is nested too deeply or contains itself") from None
     except Exception as error:
-        raise _refused(what, f"{type(error).__name__} while encoding it") from error
+        raise _refused(what, unfit(value) or f"{type(error).__name__} while encoding it") from error
     if not same:
-        raise _refused(what, "decoding it would give another value")
+        raise _refused(what, unfit(value) or "decoding it would give another value")
     if len(body) > DEPTH_MAX and len(_OPENING.findall(body)) > DEPTH_MAX and _depth(value) > DEPTH_MAX:
         raise _refused(what, f"it is nested deeper than {DEPTH_MAX}")
     if len(body) >= _LONG and _LONG_NUMBER.search(body) and not _integers_fit(value):

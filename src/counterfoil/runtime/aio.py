@@ -131,7 +131,7 @@ class AsyncRuntime:
     async def execute(self, run_id: str, body: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run a durable body; see `Runtime.execute`. The body is an async function."""
         arguments.coloured(body, asynchronous=True)
-        given = codec.encode(list(args), what="the body's arguments")
+        given = codec.encode(list(args), what="the list of the body's arguments")
         name = arguments.body_name(body)
         async with self.run(run_id) as run:
             fits = partial(arguments.callable_with, body, args)

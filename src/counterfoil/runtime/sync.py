@@ -128,7 +128,7 @@ class Runtime:
             NotSerializable: the arguments or the result are no lossless JSON value.
         """
         arguments.coloured(body, asynchronous=False)
-        given = codec.encode(list(args), what="the body's arguments")
+        given = codec.encode(list(args), what="the list of the body's arguments")
         name = arguments.body_name(body)
         with self.run(run_id) as run:
             fits = partial(arguments.callable_with, body, args)
