@@ -6,7 +6,7 @@ COMMIT, the transaction stands; doing the same appends again then finds their ow
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from counterfoil.errors import CommitUnknown, LedgerError
@@ -66,16 +66,17 @@ class Transactions:
             self._seen = (database.writes_opened, connection.version())
         return answer
 
-    def alone(self, sql: str, row: tuple[Any, ...], *, guards: tuple[Any, ...]) -> int | None:
+    def alone(self, sql: str, values: Sequence[Any], *, guards: tuple[Any, ...], count: int = 1) -> int | None:
         """Run an INSERT that is a transaction of its own, durable on return. The caller holds the write lock.
 
         Args:
-            sql: the statement; behind the row it takes the generation that it must find, and the guards.
-            row: what to insert.
+            sql: the statement; behind the rows it takes the generation that it must find, and the guards.
+            values: what to insert.
             guards: what else it checks.
+            count: of the rows.
 
         Returns:
-            The row's id; None: it added nothing, and a transaction has to find out why.
+            The last row's id; None: it did not add all of them, and a transaction has to find out why.
 
         Raises:
             CommitUnknown: SQLite did not say how the commit ended.
@@ -88,13 +89,13 @@ class Transactions:
         connection = database.writing()
         database.check_unmoved()
         try:
-            added, position = connection.insert(sql, (*row, generation, *guards))
+            added, position = connection.insert(sql, (*values, generation, *guards))
         except StoreError as error:
             self.roll_back(connection)
             if error.code in troubles.WAITS or error.code in troubles.OF_THE_STATEMENT:
                 return None
             raise self.at_commit(error) from error
-        return position if added else None
+        return position if added == count else None
 
     def roll_back(self, connection: Connection) -> None:
         """Leave no transaction open, and trust nothing that was learnt in it."""

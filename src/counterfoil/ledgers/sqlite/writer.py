@@ -1,8 +1,10 @@
 """Filling slots, many with one commit.
 
 Ids of runs and owners, who is retired and what is pruned are cached for as long as nobody else has committed
-(`Transactions.view` tells). A lone append is one statement that commits by itself and checks in it what a
-transaction would have looked up first; where that does not hold it adds nothing, and the transaction tells why.
+(`Transactions.view` tells). Where they are known, an append or a group of them is one statement that commits by
+itself and checks in it what a transaction would have looked up first: the interpreter's lock is let go once, for the
+sync too, and whoever is answered before works meanwhile. Where that does not hold it adds nothing, and the
+transaction tells why.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Any, Final
+
+import msgspec
 
 from counterfoil.errors import (
     CounterfoilError,
@@ -48,13 +52,23 @@ _INSERTS: Final = tuple(
     _INSERT + ", ".join([_ROW] * count) + " ON CONFLICT (run, slot) DO NOTHING" for count in range(ROWS_MAX + 1)
 )
 # Scalar look-ups, since SQLite compiles a statement anew at each use whose plan may hang on a parameter.
-_ALONE: Final = (
+_GUARDED: Final = (
     "INSERT INTO counterfoil_record (run, slot, kind, body, owner, append_id, at, check_sum, format) "
-    "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? "
-    "WHERE (SELECT generation FROM counterfoil_ledger WHERE id = 1) = ? "
+    "SELECT {} WHERE (SELECT generation FROM counterfoil_ledger WHERE id = 1) = ? "
     "AND (SELECT epoch FROM counterfoil_owner WHERE id = ? AND retired = 0) = ? "
-    "AND (SELECT run FROM counterfoil_run WHERE id = ? AND pruned = 0) = ? "
-    "ON CONFLICT (run, slot) DO NOTHING"
+    "AND {} ON CONFLICT (run, slot) DO NOTHING"
+)
+_ALONE: Final = _GUARDED.format(
+    "?, ?, ?, ?, ?, ?, ?, ?, ?", "(SELECT run FROM counterfoil_run WHERE id = ? AND pruned = 0) = ?"
+)
+# The runs come as a JSON object from ids to names; one that is not there, or is pruned, is no row.
+_TOGETHER: Final = tuple(
+    _GUARDED.format(
+        f"* FROM (VALUES {', '.join([_ROW] * count)})",
+        "(SELECT count(*) FROM json_each(?) AS told JOIN counterfoil_run AS run ON run.id = CAST(told.key AS INTEGER) "
+        "WHERE run.run = told.value AND run.pruned = 0) = ?",
+    )
+    for count in range(1, ROWS_MAX + 1)
 )
 _FIND: Final = "SELECT seq FROM counterfoil_record WHERE run = ? AND slot = ?"
 _FETCH: Final = f"SELECT run, {rows.COLUMNS} FROM counterfoil_record WHERE seq = ?"  # noqa: S608
@@ -62,6 +76,9 @@ _RUN: Final = "SELECT id, pruned FROM counterfoil_run WHERE namespace = ? AND ru
 _NEW_RUN: Final = "INSERT INTO counterfoil_run (namespace, run, began) VALUES (?, ?, ?)"
 _OWNER: Final = "SELECT id, retired FROM counterfoil_owner WHERE epoch = ?"
 _NEW_OWNER: Final = "INSERT INTO counterfoil_owner (epoch, label, since, retired) VALUES (?, ?, ?, ?)"
+
+# Where a row has its owner.
+_OWNER_AT: Final = 4
 
 # What one entry can do wrong by itself; anything else is trouble for the whole transaction.
 _OWN_FAULTS: Final = (UnicodeError, OverflowError, TypeError, ValueError)
@@ -87,7 +104,7 @@ class Writer:
 
         An error of one entry is that entry's reply and leaves the others alone.
         """
-        if len(batch) == 1 and self._alone(batch[0]):
+        if self._at_once(batch):
             return
         try:
             replies = self._transactions.run(lambda connection: self.fill(connection, batch))
@@ -99,22 +116,36 @@ class Writer:
             for item, reply in zip(batch, replies, strict=True):
                 item.reply = reply
 
-    def _alone(self, item: Submission) -> bool:
-        """Append a lone entry if one statement can: its run and its owner are known, and nothing stands against it."""
-        entry = item.entry
-        row = None if item.settle else self._known(entry)
-        if row is None:
+    def _at_once(self, batch: Sequence[Submission]) -> bool:
+        """Append a batch if one statement can: its runs and its owner are known, and nothing stands against it."""
+        count = len(batch)
+        values: list[Any] = []
+        if count > ROWS_MAX:
             return False
+        names: dict[int, str] = {}
+        for item in batch:
+            row = None if item.settle else self._known(item.entry)
+            if row is None or row[_OWNER_AT] != (values or row)[_OWNER_AT] or row[_OWNER_AT] == rows.NO_OWNER:
+                return False
+            names[row[0]] = item.entry.run
+            values += row
+        owner = (values[_OWNER_AT], batch[0].entry.epoch)
         try:
-            position = self._transactions.alone(_ALONE, row, guards=(row[4], entry.epoch, row[0], entry.run))
+            if count == 1:
+                last = self._transactions.alone(_ALONE, values, guards=(*owner, values[0], names[values[0]]))
+            else:
+                told = (msgspec.json.encode(names).decode(), len(names))
+                last = self._transactions.alone(_TOGETHER[count - 1], values, guards=(*owner, *told), count=count)
         except CounterfoilError as error:
-            item.reply = error
+            for item in batch:
+                item.reply = error.again()
         except _OWN_FAULTS:
             return False
         else:
-            if position is None:
+            if last is None:
                 return False
-            item.reply = record_of(entry, position)
+            for place, item in enumerate(batch, last - count + 1):
+                item.reply = record_of(item.entry, place)
         return True
 
     def fill(self, connection: Connection, batch: Sequence[Submission], *, keeping: bool = False) -> list[Reply]:
