@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import threading
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
@@ -330,6 +331,12 @@ class Store:
     def open(self) -> Any:
         """The ledger as an object of its own."""
         return self._memory if self._memory is not None else parse(self.url).open()
+
+
+def other_colour(item: pytest.Item, colour: str) -> bool:
+    """Say whether this is not the one colour that a test has, by its name, where one must do."""
+    name = f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
+    return bool((zlib.crc32(name.encode()) % 2 == 0) == (colour == "blocking"))
 
 
 def kill(life: Life) -> None:

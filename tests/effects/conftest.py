@@ -1,14 +1,13 @@
 """What the tests of effects share: each of them runs in both colours and on every ledger unless it says less."""
 
 import os
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.support import Clock, Colour, Life, Payee, Store
+from tests.support import Clock, Colour, Life, Payee, Store, other_colour
 
 # What is run on JetStream too: the heart of the protocol. `NATS_IN_FULL=1` runs everything that needs no transactions.
 _IN_FULL: Final = bool(os.environ.get("NATS_IN_FULL"))
@@ -30,8 +29,7 @@ def _left_out(item: pytest.Item) -> bool:
         return True
     if kind not in ("postgres", "nats") or "colour" not in chosen or os.environ.get(f"{kind.upper()}_IN_FULL"):
         return False
-    name = f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
-    return bool((zlib.crc32(name.encode()) % 2 == 0) == (chosen["colour"] == "blocking"))
+    return other_colour(item, chosen["colour"])
 
 
 @pytest.fixture(params=["blocking", "asyncio"])

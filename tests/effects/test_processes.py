@@ -98,8 +98,10 @@ class Arena:
 def arena(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Arena]:
     """An arena on SQLite, or on the ledger that a test is parametrized with."""
     kind = getattr(request, "param", "sqlite")
-    database = request.getfixturevalue("shared_database") if kind == "postgres" else ""
-    made = Arena(tmp_path, Store(kind, tmp_path, database).url)
+    server = request.getfixturevalue("shared_database") if kind == "postgres" else ""
+    if kind == "nats":
+        server = request.getfixturevalue("nats").url
+    made = Arena(tmp_path, Store(kind, tmp_path, server).url)
     yield made
     made.close()
 
@@ -111,7 +113,7 @@ def accepted(answer: str, via: str) -> bool:
 @pytest.mark.rule("E8")
 @pytest.mark.parametrize(
     ("arena", "colour_name"),
-    [("sqlite", "blocking"), ("sqlite", "asyncio"), ("postgres", "asyncio")],
+    [("sqlite", "blocking"), ("sqlite", "asyncio"), ("postgres", "asyncio"), ("nats", "blocking")],
     indirect=["arena"],
 )
 def test_ten_processes_at_once_send_once_and_are_told_the_same(arena, colour_name):
@@ -214,6 +216,7 @@ def test_the_key_is_the_same_in_every_process(arena):
         ("sqlite", ("blocking", "asyncio")),
         ("sqlite", ("asyncio", "asyncio")),
         ("postgres", ("blocking", "asyncio")),
+        ("nats", ("blocking", "asyncio")),
     ],
     indirect=["arena"],
 )

@@ -41,10 +41,11 @@ NAMESPACE = "stories"
 PATIENCE_S = 20.0
 LOOK_EVERY_S = 0.05
 
-# Every ledger that outlives its process. One colour on PostgreSQL: a killed life is found gone there after three beats.
+# Every ledger that outlives its process. One colour on PostgreSQL and NATS: a killed life is found gone there after
+# three beats.
 OUTLIVING = pytest.mark.parametrize(
     ("store", "colour"),
-    [*product(["sqlite", "sqlite3"], ["blocking", "asyncio"]), ("postgres", "blocking")],
+    [*product(["sqlite", "sqlite3"], ["blocking", "asyncio"]), *product(["postgres", "nats"], ["blocking"])],
     indirect=True,
 )
 

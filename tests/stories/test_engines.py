@@ -183,7 +183,7 @@ async def take_over_at_last(stage: Stage) -> Any:
 
 @pytest.mark.rule("E8", "L7", "L8")
 @pytest.mark.parametrize("colour", ["blocking"], indirect=True)
-@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+@pytest.mark.parametrize("store", ["postgres", "nats"], indirect=True)
 def test_s46_a_worker_whose_heart_stopped_is_gone_and_wakes_up_too_late(troupe: Troupe, store, recipient):
     """pretix/pretix#2058 itself: a stopped process does not beat, is taken for gone, and goes on where it was stopped.
 
@@ -336,7 +336,10 @@ async def gather_again(stage: Stage, turns: list[str]) -> Any:
 @pytest.mark.parametrize(
     ("store", "colour", "turns"),
     # One order is enough where it takes so long until the dead life is found gone.
-    [*itertools.product(["sqlite", "sqlite3"], ["blocking", "asyncio"], TURNS), ("postgres", "blocking", TURNS[3])],
+    [
+        *itertools.product(["sqlite", "sqlite3"], ["blocking", "asyncio"], TURNS),
+        *itertools.product(["postgres", "nats"], ["blocking"], TURNS[3:4]),
+    ],
     ids=str,
     indirect=["store", "colour"],
 )

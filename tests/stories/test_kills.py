@@ -94,7 +94,7 @@ async def create_machine(stage: Stage) -> Any:
 
 @pytest.mark.rule("E2", "E8", "E11", "L2")
 @pytest.mark.parametrize("colour", ["blocking"], indirect=True)
-@pytest.mark.parametrize("store", ["sqlite", "sqlite3", "postgres"], indirect=True)
+@pytest.mark.parametrize("store", ["sqlite", "sqlite3", "postgres", "nats"], indirect=True)
 def test_s67_a_controller_in_a_crash_loop_makes_one_machine(troupe: Troupe, store: Store, recipient):
     """kubernetes-sigs/cluster-api-provider-aws#5794: each restart of a crashing controller makes another machine.
 
