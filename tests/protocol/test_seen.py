@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from counterfoil import Accepted, Evidence, Failed, LedgerCorrupt, Rejected, Uncertain
+from counterfoil.effects.effect import recorded
 from counterfoil.outcomes import Decision
 from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.history import (
@@ -169,15 +170,34 @@ def test_the_first_fingerprint_that_is_on_record_is_the_requests() -> None:
 @pytest.mark.rule("E1", "E6")
 def test_one_accepted_attempt_and_nothing_else_is_plain() -> None:
     play = Play()
-    assert plainly_accepted(play.scope.history, "pay") is None
+    history = play.scope.history
+    assert (history.first_attempt("pay"), history.has_more("pay")) == ((None, None), False)
     intent(play, fingerprint="one")
-    assert plainly_accepted(play.scope.history, "pay") is None
+    first, last = history.first_attempt("pay")
+    assert (first, last) == (history.get(slots.intent("pay", 1)), None)
     ended(play, "accepted", proof=PROOF)
-    assert plainly_accepted(play.scope.history, "pay") == ("one", Accepted(PROOF, "run"))
-    assert not play.scope.history.has_more("pay")
+    first, last = history.first_attempt("pay")
+    assert first is not None
+    assert last is not None
+    assert plainly_accepted(history, first, last) == ("one", Accepted(PROOF, "run"))
+    assert look(history, "pay").outcome() == Accepted(PROOF, "run")
+    assert not history.has_more("pay")
     late(play, 1)
-    assert play.scope.history.has_more("pay")
-    assert plainly_accepted(play.scope.history, "pay") is None
+    assert history.has_more("pay")
+
+
+@pytest.mark.rule("E1", "E15")
+def test_more_than_one_attempt_is_looked_at_in_full_before_it_is_answered() -> None:
+    play = Play()
+    intent(play, fingerprint="one")
+    ended(play, "accepted", proof=PROOF)
+    late(play, 1)
+    # A plain effect is answered from two records; this one has a third, and that one is damaged.
+    broken = play.scope.history.get(slots.note("pay", 1))
+    assert broken is not None
+    play.scope.history._records[broken.slot] = msgspec.structs.replace(broken, check=broken.check ^ 1)
+    with pytest.raises(LedgerCorrupt):
+        recorded(play.scope, "pay", None)
 
 
 @pytest.mark.rule("L10")

@@ -61,10 +61,14 @@ def recorded(scope: Scope, name: str, request: bytes | None) -> Outcome[msgspec.
     history, memory = scope.history, scope.memory
     known = memory.known.get(name)
     if known is None:
-        if not history.has_effect(name):
+        first, ended = history.first_attempt(name)
+        more = history.has_more(name)
+        if first is None and not more:
             return None
-        if not history.pruned and (known := plainly_accepted(history, name)) is not None:
-            memory.known[name] = known
+        if first is not None and ended is not None and not more and not history.pruned:
+            known = plainly_accepted(history, first, ended)
+            if known is not None:
+                memory.known[name] = known
     if known is not None:
         if request is not None:
             _same_request(scope, name, known[0], request=request)

@@ -39,22 +39,23 @@ class History:
         self._beyond: set[str] = set()
 
     def add(self, found: Iterable[Record]) -> None:
-        """Take in records, in order of position; known ones are ignored."""
-        record: Record | None = None
-        for record in found:
-            self.take(record)
-        if record is not None:
-            self.position = max(self.position, record.position)
+        """Take in what was read, in order of position; known records are ignored."""
+        read = tuple(found)
+        self.take(*read)
+        if read:
+            self.position = max(self.position, read[-1].position)
 
-    def take(self, record: Record) -> None:
-        """Take in one record that was learnt by appending; reading goes on from where it was."""
-        slot = record.slot
-        if self._records.setdefault(slot, record) is not record:
-            return
-        if self._first is None or record.position < self._first.position:
-            self._first = record
-        if not slot.endswith(_OF_ONE_ATTEMPT):
-            self._note(record)
+    def take(self, *found: Record) -> None:
+        """Take in what was learnt by appending; reading goes on from where it was."""
+        put, first = self._records.setdefault, self._first
+        for record in found:
+            slot = record.slot
+            if put(slot, record) is not record:
+                continue
+            if first is None or record.position < first.position:
+                first = self._first = record
+            if not slot.endswith(_OF_ONE_ATTEMPT):
+                self._note(record)
 
     def _note(self, record: Record) -> None:
         """Keep what is asked about often and is rarely there."""
@@ -90,6 +91,12 @@ class History:
     def has_more(self, name: str) -> bool:
         """Whether there is more about an effect than a first intent and its outcome."""
         return name in self._beyond
+
+    def first_attempt(self, name: str) -> tuple[Record | None, Record | None]:
+        """Return the first intent of an effect and its outcome."""
+        intent, outcome = slots.of_first_attempt(name)
+        records_ = self._records
+        return records_.get(intent), records_.get(outcome)
 
     def parse(self, record: Record, shape: type[codec.T]) -> codec.T:
         """Decode a record of this run, or fail closed."""
@@ -196,24 +203,23 @@ class Effect(msgspec.Struct):
         return combine(list(results))
 
 
-def plainly_accepted(history: History, name: str) -> tuple[str | None, Outcome[msgspec.Raw]] | None:
-    """Return request's fingerprint and outcome where one accepted attempt is all there is; None: `look` at it.
+def plainly_accepted(
+    history: History, intent: Record, outcome: Record
+) -> tuple[str | None, Outcome[msgspec.Raw]] | None:
+    """Return request's fingerprint and outcome where the two records are all there is; None: `look` at the effect.
 
-    It says what `look` would say, for the effects that most of a replay consists of, at half the price.
+    It says what `look` would say, for the effects that most of a replay consists of, at a third of the price.
 
     Raises:
-        LedgerCorrupt: one of the two records cannot be decoded.
+        LedgerCorrupt: one of the two cannot be decoded.
     """
-    intent = history.get(slots.intent(name, 1))
-    outcome = None if intent is None else history.get(slots.outcome(name, 1))
-    if intent is None or outcome is None or history.has_more(name):
-        return None
     if (intent.kind, intent.phase, outcome.kind, outcome.phase) != _PLAIN:
         return None
-    body = history.parse(outcome, codec.OutcomeBody)
-    if body.due is not None:
+    ending = codec.parse(outcome, codec.OutcomeBody, namespace=history.namespace, run=history.run)
+    if ending.due is not None:
         return None
-    return history.parse(intent, codec.IntentBody).fingerprint, outcome_of(states.ACCEPTED, body)
+    body = codec.parse(intent, codec.IntentBody, namespace=history.namespace, run=history.run)
+    return body.fingerprint, outcome_of(states.ACCEPTED, ending)
 
 
 _PLAIN = (records.EFFECT, "intent", records.EFFECT, states.ACCEPTED)

@@ -5,8 +5,8 @@ Kinds are words of the protocol; within `durability/effect` the phase says which
 
 from __future__ import annotations
 
-import zlib
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
@@ -122,8 +122,8 @@ def checksum(
     namespace: str, run: str, slot: str, *, kind: str, phase: str, body: bytes, epoch: str, append_id: int
 ) -> int:
     """Compute an entry's checksum: it finds damage, it is no protection against forgery."""
-    head = f"{namespace}\x00{run}\x00{slot}\x00{kind}\x00{phase}\x00{epoch}\x00{append_id}\x00"
-    return zlib.crc32(body, zlib.crc32(head.encode()))
+    head = "\x00".join((namespace, run, slot, kind, phase, epoch, str(append_id), ""))
+    return crc32(body, crc32(head.encode()))
 
 
 def entry_of(draft: Draft, namespace: str, run: str, *, epoch: str, append_id: int, at: float) -> Entry:

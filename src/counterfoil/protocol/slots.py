@@ -50,6 +50,12 @@ def outcome(name: str, attempt: int) -> str:
     return f"effect/{escape(name)}/{attempt}/outcome"
 
 
+def of_first_attempt(name: str) -> tuple[str, str]:
+    """Slots of the first intent of an effect and of its outcome, which are all that most effects have."""
+    part = escape(name)
+    return f"effect/{part}/1/intent", f"effect/{part}/1/outcome"
+
+
 def released(name: str, attempt: int) -> str:
     """Slot that says: `run` of this attempt is over without an outcome."""
     return f"effect/{escape(name)}/{attempt}/released"

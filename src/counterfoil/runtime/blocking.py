@@ -77,8 +77,9 @@ class BlockingDriver:
         # Its waiters are callers that share a flight, and flows that pause for changes.
         self._changed = threading.Condition()
         self._pausing = 0
-        self._serve: dict[type[Request[Any]], Callable[[Scope, Any], Any]] = {
+        self._serve: dict[type[Request[Any]], Callable[[Scope, Any, Flight | None], Any]] = {
             Append: self._append,
+            Pause: self._pause,
             Read: self._read,
             Call: self._call,
             Now: self._now,
@@ -174,7 +175,7 @@ class BlockingDriver:
         """Run a flow to its end in this thread."""
         answer: Any = None
         error: BaseException | None = None
-        watch = self.watch
+        watch, serve = self.watch, self._serve
         # The life does not end under a flow: what it holds (a proof, perhaps) is still to be recorded.
         self.session.retain(flow)
         try:
@@ -187,10 +188,7 @@ class BlockingDriver:
                 if watch is not None:
                     self._watched(watch, "before", scope, request=request, flow=flow)
                 try:
-                    if type(request) is Pause:
-                        self._pause(scope, request, flight)
-                    else:
-                        answer = self._serve[type(request)](scope, request)
+                    answer = serve[type(request)](scope, request, flight)
                 except BaseException as raised:  # noqa: BLE001 - the flow decides what becomes of it
                     error = raised
                 if watch is not None:
@@ -206,7 +204,7 @@ class BlockingDriver:
             flow.close()
             raise
 
-    def _append(self, scope: Scope, request: Append) -> Filled:
+    def _append(self, scope: Scope, request: Append, _flight: Flight | None) -> Filled:
         session, settle = self.session, request.settle
         entry = settle
         if entry is None:
@@ -220,25 +218,25 @@ class BlockingDriver:
             self.wake()
         return session.filled(scope, entry, record)
 
-    def _transact(self, scope: Scope, request: Transact) -> Filled | Raised:
+    def _transact(self, scope: Scope, request: Transact, _flight: Flight | None) -> Filled | Raised:
         return transact(self.session, scope, request)
 
-    def _read(self, scope: Scope, _request: Read) -> None:
+    def _read(self, scope: Scope, _request: Read, _flight: Flight | None) -> None:
         self.session.read(scope)
 
     def refresh(self, scope: Scope) -> None:
         """Bring what is known of a run up to date."""
         self.session.read(scope)
 
-    def _now(self, _scope: Scope, _request: Now) -> Instant:
+    def _now(self, _scope: Scope, _request: Now, _flight: Flight | None) -> Instant:
         clock = self.session.clock
         return Instant(clock.time(), clock.monotonic())
 
-    def _gone(self, _scope: Scope, request: Gone) -> bool:
+    def _gone(self, _scope: Scope, request: Gone, _flight: Flight | None) -> bool:
         owners = self.session.owners
         return True if owners is None else owners.gone(request.epoch)
 
-    def _live(self, scope: Scope, _request: Live) -> bool:
+    def _live(self, scope: Scope, _request: Live, _flight: Flight | None) -> bool:
         owners = self.session.owners
         return True if owners is None else owners.live(self.session.epoch_of(scope))
 
@@ -296,7 +294,7 @@ class BlockingDriver:
 
     # --- handlers
 
-    def _call(self, _scope: Scope, request: Call) -> Reply:
+    def _call(self, _scope: Scope, request: Call, _flight: Flight | None) -> Reply:
         if request.timeout_s is None:
             return _reply(request, Context(request.key, request.attempt, None), _await)
         return _Overseen(self.session, request, request.timeout_s).reply()

@@ -66,14 +66,13 @@ class Reader:
 
     def records(self, namespace: str, run: str, after: int) -> list[Record]:
         """Return a run's records after a position."""
-        epochs: dict[Any, str] = {rows.NO_OWNER: ""}
         found: list[Record] = []
         run_id = self.query(lambda connection: connection.execute(_RUN_ID, (namespace, run)))
         if not run_id:
             return found
         while True:
             place = (run_id[0][0], after)
-            page = self.query(partial(_page, place=place, epochs=epochs))
+            page = self.query(partial(_page, place=place))
             found.extend(page)
             if len(page) < PAGE:
                 return found
@@ -131,7 +130,19 @@ def _holding(codes: list[int]) -> str:
     )
 
 
-def _page(connection: Connection, *, place: tuple[int, int], epochs: dict[Any, str]) -> list[Record]:
+class _Epochs(dict[Any, str]):
+    """Owners to epochs, looked up once each."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__({rows.NO_OWNER: ""})
+        self._connection = connection
+
+    def __missing__(self, owner: Any) -> str:
+        found = self[owner] = _epoch(self._connection, owner)
+        return found
+
+
+def _page(connection: Connection, *, place: tuple[int, int]) -> list[Record]:
     try:
         page = connection.execute(_RECORDS.format(rows.COLUMNS, PAGE), place)
     except UnicodeDecodeError:
@@ -141,11 +152,7 @@ def _page(connection: Connection, *, place: tuple[int, int], epochs: dict[Any, s
             raise
         page = _raw(connection, place)
 
-    def epoch_of(owner: object) -> str:
-        if owner not in epochs:
-            epochs[owner] = _epoch(connection, owner)
-        return epochs[owner]
-
+    epoch_of = _Epochs(connection).__getitem__
     return [rows.record(row, epoch_of) for row in page]
 
 
