@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -336,3 +337,60 @@ def test_an_async_handle_is_used_where_its_loop_runs() -> None:
         assert sent == []
         assert [record.name for record in runner.run(runtime.show("r"))] == ["first"]
         runner.run(runtime.__aexit__(None, None, None))
+
+
+class Checks:
+    def of_nothing(self) -> bool:
+        raise AssertionError("never called")
+
+    def __call__(self, proof: Any) -> bool:
+        return True
+
+
+def named(ctx: Any, to: str) -> str:
+    return to
+
+
+without_look_up = Recipient("mail").operation(named)
+
+
+@pytest.mark.parametrize(
+    ("call", "says", "mends"),
+    [
+        (lambda run: run.effect("e", run="sent", reconcile=never), "run of effect 'e' is a callable, not str", "later"),
+        (lambda run: run.effect("e", run=never), "effect 'e' needs reconcile=", "UNASKABLE"),
+        (lambda run: run.effect("e", run=never, reconcile="none"), "reconcile of effect 'e' is a callable", "asks"),
+        (lambda run: run.effect("e", without_look_up(to="a")), "operation 'named' has none", "@named.reconcile"),
+        (lambda run: run.effect("e", without_look_up), "not OperationFunction", "send(to=…)"),
+        (lambda run: run.effect("e", never), "not function", "run="),
+        *[
+            (
+                lambda run, verify=verify: run.effect("e", run=never, reconcile=never, verify=verify),
+                "verify of effect 'e' is called with the proof; this one takes nothing",
+                "take the proof",
+            )
+            for verify in (lambda: True, Checks().of_nothing, partial(lambda proof: True, 1))
+        ],
+    ],
+)
+def test_a_mistake_about_an_effects_handlers_is_told_with_its_mend(
+    run: Run, call: Callable[[Run], Any], says: str, mends: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        call(run)
+    assert says in str(caught.value.args[0])
+    assert mends in caught.value.hint
+
+
+@pytest.mark.parametrize("verify", [lambda *found: True, Checks(), bool, lambda proof, ctx: True, partial(Checks())])
+def test_a_verify_that_takes_the_proof_is_taken_whatever_it_is(verify: Callable[..., Any]) -> None:
+    with Runtime("memory:") as runtime, runtime.run("r") as run:
+        assert run.effect("e", run=lambda: 1, reconcile=never, verify=verify) == Accepted(1)
+
+
+def test_a_verify_that_raises_is_told_with_what_may_have_been_sent() -> None:
+    with Runtime("memory:") as runtime, runtime.run("r") as run:
+        with pytest.raises(EffectUnresolved, match="its verify raised ZeroDivisionError") as caught:
+            run.effect("e", run=lambda: 1, reconcile=never, verify=lambda proof: proof / 0)
+        assert caught.value.effect_ran == "yes"
+        assert "do not send it again" in caught.value.hint

@@ -57,20 +57,23 @@ async def verified(
             reason="proof-rejected",
             name=name,
             effect_ran=ran,
+            hint="it may have been sent: do not send it again; name a type that fits, and call again",
         ) from error
     key = scope.key(name, attempt.number, keep=attempt.body.keep_key)
     reply = await Call(verifier.check, key=key, attempt=attempt.number, timeout_s=verifier.timeout_s, proof=(value,))
     if isinstance(reply, Returned):
         return bool(reply.value)
-    raised = isinstance(reply, Raised)
+    raised = reply.error if isinstance(reply, Raised) else None
     if isinstance(reply, Raised) and reply.interrupts:
         raise reply.error
     raise EffectUnresolved(
-        f"effect {name!r} is unresolved: its verify {'raised' if raised else 'did not end in time'}",
-        reason="reconcile-failed" if raised else "reconcile-timeout",
+        f"effect {name!r} is unresolved: its verify "
+        + ("did not end in time" if raised is None else f"raised {type(raised).__name__}"),
+        reason="reconcile-timeout" if raised is None else "reconcile-failed",
         name=name,
         effect_ran=ran,
-    ) from (reply.error if isinstance(reply, Raised) else None)
+        hint="it may have been sent: do not send it again; mend verify and call again",
+    ) from raised
 
 
 async def refuse(scope: Scope, name: str, number: int, *, via: str, value: Any, proof: bytes | None = None) -> None:

@@ -17,7 +17,7 @@ from counterfoil.errors import UsageError
 from counterfoil.ports.recipient import Operation
 from counterfoil.protocol import codec, keys
 from counterfoil.runtime.coding import OF_TRANSACTION, PROOF, RESULT, Coder, canonical, coder
-from counterfoil.runtime.handlers import is_async, required
+from counterfoil.runtime.handlers import accepts, is_async, required
 from counterfoil.runtime.transactions import through_sqlalchemy
 
 ATTEMPTS_MAX: Final = 1000
@@ -134,13 +134,12 @@ def effect_call(
         verify = verify or operation.verify
         proof_type = proof_type if proof_type is not None else settings.proof_type
         retryable, keep_key, recipient = settings.retryable, settings.keep_key, settings.recipient
-    if not callable(run):
+    if run is not None and not callable(run):
+        raise UsageError(f"run of effect {name!r} is a callable, not {type(run).__name__}", hint="it is called later")
+    if run is None:
         raise UsageError(f"effect {name!r} needs an operation, or run= and reconcile=")
     if not callable(reconcile) and not isinstance(reconcile, Unaskable):
-        raise UsageError(
-            f"effect {name!r} needs reconcile=, which asks the recipient what became of it",
-            hint="say reconcile=UNASKABLE for a recipient that cannot be asked",
-        )
+        raise _without_look_up(name, operation, reconcile)
     if verify is not None and not callable(verify):
         raise UsageError(f"verify takes a callable, not {type(verify).__name__}")
     told = handler(run, "run of effect", name)
@@ -176,9 +175,13 @@ def handler(function: Callable[..., Any], what: str, name: str = "", *, given: i
     """Check that a handler can be called, now and not when it has become necessary; say whether it takes the context.
 
     Raises:
-        UsageError: it requires more than what it is given and the context.
+        UsageError: it requires more than what it is given and the context, or takes less than what it is given.
     """
     positional, keywords = required(function)
+    if given and not accepts(function, given):
+        raise UsageError(
+            f"{what} {name!r} is called with the proof; this one takes nothing", hint="let it take the proof"
+        )
     if positional > given + 1 or keywords > 0:
         takes = "the proof and, if it requires another parameter, the context" if given else "nothing, or the context"
         whose = f"{what} {name!r}" if name else what
@@ -186,10 +189,30 @@ def handler(function: Callable[..., Any], what: str, name: str = "", *, given: i
     return positional > given
 
 
+def _without_look_up(name: str, operation: Any, reconcile: Any) -> UsageError:
+    if reconcile is not None:
+        return UsageError(
+            f"reconcile of effect {name!r} is a callable or UNASKABLE, not {type(reconcile).__name__}",
+            hint="it asks the recipient what became of the effect",
+        )
+    if operation is None:
+        return UsageError(
+            f"effect {name!r} needs reconcile=, which asks the recipient what became of it",
+            hint="say reconcile=UNASKABLE for a recipient that cannot be asked",
+        )
+    called = getattr(operation.settings, "operation", type(operation).__name__)
+    return UsageError(
+        f"effect {name!r} needs a look-up, which asks the recipient what became of it; operation {called!r} has none",
+        hint=f"write one under @{called}.reconcile, or make the operation with reconcile=UNASKABLE",
+    )
+
+
 def _settings(operation: Any) -> Any:
     settings = getattr(operation, "settings", None)
     if settings is None or not hasattr(operation, "request"):
-        hint = "call it with its arguments: send(to=…)" if callable(operation) else ""
+        hint = "call it with its arguments: send(to=…)" if settings is not None else ""
+        if settings is None and callable(operation):
+            hint = "give a function as run=, with reconcile="
         raise UsageError(f"an effect takes an operation with its arguments, not {type(operation).__name__}", hint=hint)
     return settings
 

@@ -68,6 +68,20 @@ def required(handler: Callable[..., Any]) -> tuple[int, int]:
     return sum(kind in _POSITIONAL for kind in kinds), kinds.count(inspect.Parameter.KEYWORD_ONLY)
 
 
+def accepts(handler: Callable[..., Any], count: int) -> bool:
+    """Whether a handler can be given so many positional arguments; True where nothing is known of it."""
+    if type(handler) is FunctionType and not handler.__dict__:
+        code = handler.__code__
+        return code.co_argcount >= count or bool(code.co_flags & inspect.CO_VARARGS)
+    if isinstance(handler, MethodType):
+        return accepts(handler.__func__, count + 1)
+    try:
+        kinds = [parameter.kind for parameter in inspect.signature(handler).parameters.values()]
+    except (TypeError, ValueError):
+        return True
+    return inspect.Parameter.VAR_POSITIONAL in kinds or sum(kind in _POSITIONAL for kind in kinds) >= count
+
+
 def arguments(handler: Callable[..., Any], given: tuple[Any, ...], context: Context) -> tuple[Any, ...]:
     """Say what to call a handler with: what is given, and the context if it requires one more parameter."""
     return (*given, context) if required(handler)[0] > len(given) else given
