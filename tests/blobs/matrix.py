@@ -78,6 +78,7 @@ class Expected:
         journal: the last entry of the journal; None: there is none any more.
         visible: whether the blob can be seen afterwards.
         restart: what another life makes of it, by the class of its outcome.
+        aborts: how often the peer is asked to forget the parts.
         left: uploads that are never cleaned up, as their record may still arrive.
     """
 
@@ -85,6 +86,7 @@ class Expected:
     journal: str | None
     visible: bool
     restart: str
+    aborts: int
     left: int
 
 
@@ -103,8 +105,23 @@ def expected(phase: str, cause: str) -> Expected:
         journal=None if accepted else held.journal,
         visible=visible,
         restart="Accepted" if visible else "Uncertain",
+        aborts=int(held.kind == "abort" or (held.aborted and not accepted)),
         left=1 if phase == "record, on its way" else 0,
     )
+
+
+def table() -> list[str]:
+    """Return the rows of the table in the docs: one for each phase."""
+    rows = []
+    for phase, held in PHASES.items():
+        found = expected(phase, "kill")
+        clean = "nothing" if not found.left else "the bytes, whose record may still arrive: `left`"
+        kept = "the blob" if found.visible else clean
+        rows.append(
+            f"| {phase} | {', '.join(held.seen)} | `Uncertain` | `{held.reset[0]}` (`{held.reset[1]}`) "
+            f"| {held.journal} | `{found.restart}`; after `clean`: {kept} |"
+        )
+    return rows
 
 
 @dataclass(frozen=True)
@@ -240,5 +257,5 @@ def restart(blobs: Blobs) -> Restarted:
 
 __all__ = [
     "CAUSES", "DATA", "PART", "PHASES", "Expected", "Held", "Phase", "Restarted", "Seen",
-    "connections_to", "either", "expected", "grant", "last_entry", "play", "restart",
+    "connections_to", "either", "expected", "grant", "last_entry", "play", "restart", "table",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,13 +28,16 @@ from counterfoil import (
     UsageError,
 )
 from counterfoil.recipients.blobs.beside import all_of
+from counterfoil.recipients.blobs.lending import Line
 from counterfoil.recipients.blobs.reference import reference as reference_of
 from counterfoil.recipients.blobs.s3.bucket import SealedObject
-from counterfoil.recipients.blobs.s3.client import Client
+from counterfoil.recipients.blobs.s3.client import Asking, Client
 from counterfoil.recipients.blobs.s3.journal import Log
+from counterfoil.recipients.http.authority import CodeAuthority
 from tests.blobs.endpoints import Endpoint
 from tests.blobs.s3_support import Meddler, bucket, client_of, keys, uploads
 from tests.blobs.support import MIB, some_bytes
+from tests.support import Gate
 
 PART = 5 * MIB
 
@@ -307,6 +311,63 @@ def test_a_204_for_an_abort_does_not_prove_that_a_part_on_its_way_is_gone(
     assert uploads(blobs) == []
     assert other.clean().removed == 1
     assert journalled(tmp_path, "other") == []
+
+
+@pytest.mark.rule("K4", "B5")
+def test_an_abort_does_not_overtake_the_parts(ministack: Endpoint, tmp_path: Path) -> None:
+    with Meddler(ministack) as meddler:
+        blobs = bucket(meddler.endpoint, tmp_path / "journal", part_bytes=PART)
+        gate = Gate()
+
+        def before(seen: Any) -> None:
+            if seen.kind == "part":
+                gate.stop()
+
+        writer = blobs.writer()
+        meddler.before = before
+        writer.write(some_bytes(2 * PART))
+        assert gate.reached.wait(20)
+        thread = threading.Thread(target=writer.abandon)
+        thread.start()
+        thread.join(0.2)
+        assert "abort" not in meddler.kinds()
+        gate.open()
+        thread.join(20)
+        assert [kind for kind in meddler.kinds() if kind != "put"][-3:] == ["part", "part", "abort"]
+        assert uploads(blobs) == []
+
+
+class Noted(CodeAuthority):
+    """A permit that notes what it is asked for."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        super().__init__(client_of(blobs).http.opened, 60.0)
+        self.stops: list[Any] = []
+        self.gates = 0
+
+    def on_cancel(self, stop: Any) -> None:
+        self.stops.append(stop)
+
+    def dispatch(self, **_facts: Any) -> None:
+        self.gates += 1
+
+
+@pytest.mark.rule("B2", "B5")
+def test_a_permit_is_told_once_what_to_stop_however_many_requests_there_are(blobs: Blobs) -> None:
+    permit = Noted(blobs)
+    context = Asking(lambda: False)
+    assert isinstance(blobs.put(some_bytes(2 * PART + 1)).perform(context, permit), Accepted)
+    # What it is told it keeps: bodies of requests that are over must not hang on it.
+    assert (len(permit.stops), permit.gates) == (1, 1)
+    line = Line(permit)
+    stopped: list[str] = []
+    over, running = line.lend(), line.lend()
+    over.on_cancel(lambda: stopped.append("over"))
+    running.on_cancel(lambda: stopped.append("running"))
+    over.give_back()
+    permit.stops[-1]()
+    line.lend().on_cancel(lambda: stopped.append("late"))
+    assert stopped == ["running", "late"]
 
 
 def dying(number: int, when: str) -> Any:

@@ -23,6 +23,7 @@ from counterfoil import (
 )
 from counterfoil.recipients.blobs import behind, folder, locks, staged, syncing
 from tests.blobs.support import MIB, data_of, killed_at, on_their_way, some_bytes
+from tests.support import Gate
 
 
 @pytest.fixture
@@ -356,6 +357,77 @@ def test_bytes_that_changed_on_the_way_are_found_before_the_blob_is_seen(blobs: 
         outcome = writer.seal()
     assert isinstance(outcome, Rejected)
     assert outcome.evidence.kind == "wrong-digest"
+
+
+@pytest.mark.rule("K2")
+@pytest.mark.parametrize("at", [0, behind.AHEAD_BYTES + 7, 3 * behind.AHEAD_BYTES])
+def test_bytes_that_changed_are_found_wherever_they_are(
+    blobs: Blobs, root: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    gate = Gate()
+
+    def sync_data(descriptor: int) -> None:
+        gate.stop()
+        syncing.sync_data(descriptor)
+
+    monkeypatch.setattr(behind, "sync_data", sync_data)
+    with blobs.writer() as writer:
+        writer.write(some_bytes(behind.AHEAD_BYTES))
+        writer.write(some_bytes(2 * behind.AHEAD_BYTES, seed=1))
+        writer.write(b"the end")
+        (name,) = on_their_way(root)
+        with (root / "writing" / name / "data").open("r+b") as file:
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 1]))
+        gate.open()
+        outcome = writer.seal()
+    assert isinstance(outcome, Rejected)
+    assert outcome.evidence.kind == "wrong-digest"
+
+
+@pytest.mark.rule("K1", "K2")
+@pytest.mark.parametrize(
+    "sizes", [[MIB] * 9, [behind.AHEAD_BYTES * 3 + 1], [1, behind.LITTLE_BYTES, 10, 10, 3 * MIB, 0, 7] * 2]
+)
+def test_a_buffer_may_be_used_again_as_soon_as_it_is_written(blobs: Blobs, sizes: list[int]) -> None:
+    whole = bytearray()
+    buffer = bytearray(max(sizes))
+    with blobs.writer() as writer:
+        for number, size in enumerate(sizes):
+            buffer[:size] = some_bytes(size, seed=number)
+            whole += buffer[:size]
+            with memoryview(buffer)[:size] as view:
+                writer.write(view)
+            buffer[:size] = bytes(size)
+        outcome = writer.seal()
+    assert isinstance(outcome, Accepted)
+    assert outcome.proof["digest"] == f"sha256:{hashlib.sha256(whole).hexdigest()}"
+    assert blobs.reader(outcome.proof).read() == whole
+
+
+def test_whoever_writes_faster_than_the_disk_waits_for_it(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+
+    def sync_data(descriptor: int) -> None:
+        gate.stop()
+        syncing.sync_data(descriptor)
+
+    monkeypatch.setattr(behind, "sync_data", sync_data)
+    windows = behind.WINDOWS_MAX + 1
+    with blobs.writer() as writer:
+        data = some_bytes(behind.AHEAD_BYTES)
+        thread = threading.Thread(target=lambda: [writer.write(data) for _ in range(windows)])
+        thread.start()
+        assert gate.reached.wait(20)
+        thread.join(0.3)
+        assert thread.is_alive()
+        gate.open()
+        thread.join(20)
+        outcome = writer.seal()
+    assert isinstance(outcome, Accepted)
+    assert outcome.proof["size"] == windows * len(data)
 
 
 # --- K5

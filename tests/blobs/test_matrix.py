@@ -169,6 +169,7 @@ async def test_each_cause_in_each_phase_of_a_put_to_a_bucket(
         held = Counter(matrix.PHASES[phase].seen)
         assert held <= seen.peer
         assert seen.peer["part"] <= 2
+        assert seen.peer["abort"] == expected.aborts
         assert all(count == 1 for kind, count in seen.peer.items() if kind != "part")
         assert (seen.permits, seen.connections) == (0, 0)
         assert seen.journal == expected.journal
@@ -177,6 +178,12 @@ async def test_each_cause_in_each_phase_of_a_put_to_a_bucket(
         again = await in_thread(lambda: blobs.put(matrix.DATA).run(None))
         assert again.evidence.details["already"] is expected.visible
         assert blobs.check(again.proof).sound
+
+
+def test_the_table_in_the_docs_is_what_is_shown_here() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "blobs.md"
+    said = page.read_text("utf-8").splitlines()
+    assert [row for row in matrix.table() if row not in said] == []
 
 
 @pytest.mark.rule("K3", "B3")
@@ -217,7 +224,7 @@ async def test_what_happens_before_the_first_request_is_rejected_and_none_is_mad
 
 
 @pytest.mark.rule("K3", "K4", "K5", "E2")
-@pytest.mark.parametrize("phase", [phase for phase in matrix.PHASES if phase != "abort"])
+@pytest.mark.parametrize("phase", matrix.PHASES)
 def test_what_a_killed_process_leaves_is_settled_by_the_bucket(phase: str, ministack: Endpoint, tmp_path: Path) -> None:
     expected = matrix.expected(phase, "kill")
     with Meddler(ministack) as meddler:

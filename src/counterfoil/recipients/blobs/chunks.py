@@ -19,26 +19,16 @@ FORMAT: Final = 1
 HEADER_BYTES_MAX: Final = 4096
 
 
-class Tally:
-    """Counts and digests the bytes that pass."""
+class Chunks:
+    """Digests the bytes that pass, chunk by chunk."""
 
     def __init__(self) -> None:
-        self.size = 0
-        self.table = bytearray()
-        self._whole = sha256()
+        self._table = bytearray()
         self._chunk = sha256()
         self._room = CHUNK_BYTES
 
     def add(self, data: memoryview) -> None:
         """Take in the next bytes."""
-        self.size += len(data)
-        if len(data) < APART_BYTES:
-            self._whole.update(data)
-            self._add_chunks(data)
-        else:
-            both(lambda: self._add_chunks(data), lambda: self._whole.update(data))
-
-    def _add_chunks(self, data: memoryview) -> None:
         while data:
             piece, data = data[: self._room], data[self._room :]
             self._chunk.update(piece)
@@ -46,16 +36,38 @@ class Tally:
             if not self._room:
                 self._end_chunk()
 
-    def record(self, media_type: str) -> Record:
-        """Say what passed; nothing may be added after it."""
+    def finished(self) -> bytes:
+        """Return the digests, one after the other; nothing may be added after it."""
         if self._room < CHUNK_BYTES:
             self._end_chunk()
-        return Record(Reference(f"sha256:{self._whole.hexdigest()}", self.size, media_type), bytes(self.table))
+        return bytes(self._table)
 
     def _end_chunk(self) -> None:
-        self.table += self._chunk.digest()
+        self._table += self._chunk.digest()
         self._chunk = sha256()
         self._room = CHUNK_BYTES
+
+
+class Tally:
+    """Counts and digests the bytes that pass, as a whole and chunk by chunk."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._whole = sha256()
+        self._chunks = Chunks()
+
+    def add(self, data: memoryview) -> None:
+        """Take in the next bytes."""
+        self.size += len(data)
+        if len(data) < APART_BYTES:
+            self._whole.update(data)
+            self._chunks.add(data)
+        else:
+            both(lambda: self._chunks.add(data), lambda: self._whole.update(data))
+
+    def record(self, media_type: str) -> Record:
+        """Say what passed; nothing may be added after it."""
+        return Record(Reference(f"sha256:{self._whole.hexdigest()}", self.size, media_type), self._chunks.finished())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,15 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from counterfoil.errors import BlobDamaged, RecipientError
 from counterfoil.outcomes import Accepted, Evidence, Failed, Outcome, Rejected, Uncertain
 from counterfoil.recipients.blobs import layout, locks
-from counterfoil.recipients.blobs.behind import WriteBehind
-from counterfoil.recipients.blobs.beside import both
-from counterfoil.recipients.blobs.chunks import Record, Tally
+from counterfoil.recipients.blobs.behind import AHEAD_BYTES, WriteBehind
+from counterfoil.recipients.blobs.chunks import Record
 from counterfoil.recipients.blobs.reference import Reference
 from counterfoil.recipients.blobs.store import Upload
 from counterfoil.recipients.blobs.syncing import sync_data, sync_folder
@@ -36,7 +36,8 @@ class Staged(Upload):
     def __init__(self, folder: Folder, media_type: str) -> None:
         self._folder = folder
         self._media_type = media_type
-        self._tally = Tally()
+        self._whole = sha256()
+        self._size = 0
         folder.make(folder.sealed)
         folder.make(folder.writing)
         self._path, self._lock = _reserved(folder.writing)
@@ -51,31 +52,32 @@ class Staged(Upload):
 
     def write(self, data: memoryview) -> None:
         """Take the next bytes."""
-        rest = data
-        while rest:
-            rest = rest[os.write(self._data, rest) :]
-        self._behind.wrote(len(data))
-        self._tally.add(data)
+        # Not more at once than what the disk may already begin with.
+        for start in range(0, len(data), AHEAD_BYTES):
+            rest = part = data[start : start + AHEAD_BYTES]
+            while rest:
+                rest = rest[os.write(self._data, rest) :]
+            self._whole.update(part)
+            self._size += len(part)
+            self._behind.wrote(part)
 
     def seal(self, expected: Callable[[Reference], str | None], gate: Callable[[], None]) -> Outcome[Any]:
         """Make it durable, verify it, and let it be seen; see the port."""
-        record = self._tally.record(self._media_type)
-        if (against := expected(record.reference)) is not None:
-            return _rejected(against, written=record.reference.digest, size=record.reference.size)
+        written = Reference(f"sha256:{self._whole.hexdigest()}", self._size, self._media_type)
+        if (against := expected(written)) is not None:
+            return _rejected(against, written=written.digest, size=written.size)
         try:
-            self._behind.finish()
-            holds = self._holds(record)
-            self._behind.wait()
-            if not holds:
-                return _rejected("wrong-digest", written=record.reference.digest)
-            self._write_record(record)
+            table = self._behind.finish()
+            if table is None or os.fstat(self._data).st_size != written.size:
+                return _rejected("wrong-digest", written=written.digest)
+            self._write_record(Record(written, table))
             sync_folder(self._path)
-            place = self._folder.place(record.reference)
+            place = self._folder.place(written)
             self._folder.make(place.parent)
         except OSError as error:
             return _rejected("not-stored", error=name_of(error))
         gate()
-        return self._publish(record.reference, place)
+        return self._publish(written, place)
 
     def abandon(self) -> None:
         """Let go of it and of what was written."""
@@ -87,29 +89,9 @@ class Staged(Upload):
         self._let_go()
 
     def _let_go(self) -> None:
-        with suppress(OSError):
-            self._behind.wait()
+        self._behind.stop()
         os.close(self._data)
         os.close(self._lock)
-
-    def _holds(self, record: Record) -> bool:
-        """Read the bytes back and compare them with what was digested on their way here."""
-        if os.fstat(self._data).st_size != record.reference.size:
-            return False
-        middle = record.chunks // 2
-        if not middle:
-            return self._same(record, range(record.chunks))
-        same = both(lambda: self._same(record, range(middle)), lambda: self._same(record, range(middle, record.chunks)))
-        return all(same)
-
-    def _same(self, record: Record, numbers: range) -> bool:
-        for number in numbers:
-            start, end = record.span(number)
-            try:
-                record.verify(number, os.pread(self._data, end - start, start))
-            except BlobDamaged:
-                return False
-        return True
 
     def _write_record(self, record: Record) -> None:
         descriptor = os.open(self._path / layout.RECORD, _CREATE, 0o444)
