@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import apsw
 import psycopg
 import pytest
 
@@ -13,7 +15,7 @@ from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.sqlite import engines
 from counterfoil.runtime import dispatching
 from tests.outbox.lives import Life
-from tests.outbox.shop import PostgresShop, Shop
+from tests.outbox.shop import FileShop, PostgresShop, Shop
 
 
 @pytest.fixture
@@ -80,3 +82,43 @@ def test_staging_costs_one_statement_on_a_server(lone: Shop, counted: Counter[st
         lone.outbox.stage(connection, lone.operation("bo"), key="o1")
     # What the application's own connection of SQLite runs is not seen here.
     assert +counted == Counter({"WITH": 1, "COMMIT": 1} if isinstance(lone, PostgresShop) else {})
+
+
+@pytest.mark.rule("X13")
+def test_on_sqlite_a_history_and_a_held_snapshot_make_no_round_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [0]
+
+    def profiled(event: dict[str, Any]) -> None:
+        steps[0] += event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+
+    before = engines._Apsw.__init__
+
+    def opened(self: Any, path: str) -> None:
+        before(self, path)
+        self._connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, profiled)
+
+    monkeypatch.setattr(engines._Apsw, "__init__", opened)
+    shop = FileShop(tmp_path / "shop.db", "apsw")
+    life = Life(shop, "mail", concurrency=100, batch=100)
+
+    def hundred(letter: str) -> int:
+        with shop.transaction() as connection:
+            operations = [(shop.operation(f"{letter}{number}"), f"{letter}{number}") for number in range(100)]
+            shop.outbox.stage_many(connection, operations)
+        steps[0] = 0
+        life.settle()
+        return steps[0]
+
+    hundred("warm")
+    first = hundred("a")
+    assert first > 1_000
+    with shop.connected() as holder:
+        holder.execute("BEGIN")
+        holder.execute("SELECT count(*) FROM orders").fetchall()
+        last = [hundred(f"b{number}-") for number in range(20)][-1]
+        holder.execute("ROLLBACK")
+    # Sweeps come by time, and look at the same few rows.
+    assert last <= 1.1 * first
+    shop.close()
