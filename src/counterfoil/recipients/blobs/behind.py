@@ -157,8 +157,10 @@ class WriteBehind:
             part = written[start : start + READ_BYTES]
             if len(part) != len(piece):
                 piece = bytearray(len(part))
-            found: object = piece  # a bytearray is compared as memory; a memoryview would be, byte by byte
-            if os.preadv(self._descriptor, [piece], self._at) != len(piece) or found != part:
+            if os.preadv(self._descriptor, [piece], self._at) != len(piece):
+                return False
+            # A bytearray is compared as memory; another memoryview would be, byte by byte.
+            if piece != part:  # pyright: ignore[reportUnnecessaryComparison]
                 return False
             self._at += len(piece)
             self._chunks.add(memoryview(piece))
