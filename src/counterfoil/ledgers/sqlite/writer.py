@@ -104,7 +104,7 @@ class Writer:
 
         An error of one entry is that entry's reply and leaves the others alone.
         """
-        if self._at_once(batch):
+        if self._alone(batch[0]) if len(batch) == 1 else self._at_once(batch):
             return
         try:
             replies = self._transactions.run(lambda connection: self.fill(connection, batch))
@@ -116,11 +116,29 @@ class Writer:
             for item, reply in zip(batch, replies, strict=True):
                 item.reply = reply
 
+    def _alone(self, item: Submission) -> bool:
+        """Append a lone entry as `_at_once` does a batch, with little more than the statement."""
+        entry = item.entry
+        row = None if item.settle else self._known(entry)
+        if row is None:
+            return False
+        try:
+            position = self._transactions.alone(_ALONE, row, guards=(row[_OWNER_AT], entry.epoch, row[0], entry.run))
+        except CounterfoilError as error:
+            item.reply = error
+        except _OWN_FAULTS:
+            return False
+        else:
+            if position is None:
+                return False
+            item.reply = record_of(entry, position)
+        return True
+
     def _at_once(self, batch: Sequence[Submission]) -> bool:
         """Append a batch if one statement can: its runs and its owner are known, and nothing stands against it."""
         count = len(batch)
         values: list[Any] = []
-        if count > ROWS_MAX:
+        if not 1 < count <= ROWS_MAX:
             return False
         names: dict[int, str] = {}
         for item in batch:
@@ -131,11 +149,8 @@ class Writer:
             values += row
         owner = (values[_OWNER_AT], batch[0].entry.epoch)
         try:
-            if count == 1:
-                last = self._transactions.alone(_ALONE, values, guards=(*owner, values[0], names[values[0]]))
-            else:
-                told = (msgspec.json.encode(names).decode(), len(names))
-                last = self._transactions.alone(_TOGETHER[count - 1], values, guards=(*owner, *told), count=count)
+            told = (msgspec.json.encode(names).decode(), len(names))
+            last = self._transactions.alone(_TOGETHER[count - 1], values, guards=(*owner, *told), count=count)
         except CounterfoilError as error:
             for item in batch:
                 item.reply = error.again()
