@@ -117,6 +117,7 @@ def test_pausing_draining_and_pruning(desk: Terminal, lone: FileShop) -> None:
     assert desk.json("outbox", "show", "later")["state"] == "accepted"
     assert desk.json("outbox", "prune", "--older-than", "0", *SAID)["pruned"] == 2
     assert desk.json("outbox", "show", "later", "--show-payloads")["arguments"] is None
+    assert desk.json("outbox", "show", "later")["arguments"] is None
 
 
 @pytest.mark.rule("N1", "L11")

@@ -67,6 +67,17 @@ def test_what_is_not_the_users_is_never_hidden() -> None:
     assert exported.redact(body, shown=True) == body
 
 
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_decision_that_it_did_not_happen_has_no_proof_that_could_be_hidden(happened: bool) -> None:
+    proof = msgspec.Raw(b'"m1"' if happened else b"null")
+    body = codec.DecisionBody(happened=happened, reason="looked", by="ann", seen_version=2, proof=proof)
+    made = record(body, slot=slots.note("mail", 1), kind=records.NOTE, phase="decision")
+    line = exported.line(*PLACE, made, shown=False)
+    assert (line["body"]["proof"] is None) is not happened
+    assert line["redacted"] is happened
+    assert exported.redact({"happened": False, "proof": "m1"})["proof"] != "m1"
+
+
 @pytest.mark.parametrize(("shown", "expected"), [(True, "m1"), (False, "‹redacted 4 bytes›")])  # noqa: RUF001
 def test_what_pruning_kept_of_an_outcome_is_redacted_like_an_outcome(shown: bool, expected: str) -> None:
     ending = codec.OutcomeBody(proof=msgspec.Raw(b'"m1"'), source="webhook")

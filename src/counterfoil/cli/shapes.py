@@ -87,7 +87,7 @@ def story(found: Receipt, story: Story, *, shown: bool) -> dict[str, Any]:
         **receipt(found, shown=shown),
         "recipient": story.recipient,
         "operation": story.operation,
-        "arguments": arguments if shown else hidden(arguments),
+        "arguments": arguments if shown or arguments is None else hidden(arguments),
         "lane": story.lane,
         "place": story.place,
         "staged_at": story.staged_at,

@@ -32,6 +32,9 @@ def redact(body: Any, *, shown: bool = False) -> Any:
     if not isinstance(body, dict):
         return body
     secret = {"key"} if shown else {"key", *_OF_THE_USER}
+    if body.get("happened") is False and body.get("proof") is None:
+        # What did not happen has no proof; a placeholder would say that there is one.
+        secret -= {"proof"}
     found = {name: hidden(value) if name in secret else value for name, value in body.items()}
     if isinstance(found.get("outcome"), dict):
         found["outcome"] = redact(found["outcome"], shown=shown)
