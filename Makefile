@@ -6,6 +6,9 @@ PY         := $(VENV)/bin/python
 PIP        := $(PY) -m pip --disable-pip-version-check -qq --no-input
 CODE       := $(wildcard src tests tools benchmarks examples)
 
+# The tests start hundreds of interpreters: without compiled files, which some machines ask for, each compiles everything.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Settings of `make test`, `make torture` and `make bench`.
 ARGS       ?=
 DURATION_S ?= 120
