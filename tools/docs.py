@@ -1,8 +1,9 @@
 """Writes the pages of the documentation that are generated from the code.
 
 `docs/explanation/states.md` shows the transition tables of `counterfoil.protocol.states`, each as a
-diagram and as a table, so that the page cannot say anything that the code does not do. `--check`
-writes nothing and fails when a page is out of date.
+diagram and as a table, so that the page cannot say anything that the code does not do.
+`docs/explanation/matrix.md` shows what the tests of the adversarial matrix expect. `--check` writes
+nothing and fails when a page is out of date.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from counterfoil.protocol.states import EFFECT, PARK, STEP, TRANSACTION, Row, Ta
 
 ROOT = Path(__file__).resolve().parent.parent
 STATES = ROOT / "docs" / "explanation" / "states.md"
+MATRIX = ROOT / "docs" / "explanation" / "matrix.md"
 TABLES = (EFFECT, STEP, TRANSACTION, PARK)
 
 HEAD = """\
@@ -63,16 +65,21 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
     options = parser.parse_args()
 
-    page = states_page()
-    if options.check:
-        if STATES.is_file() and STATES.read_text(encoding="utf-8") == page:
-            return 0
-        print(f"error: {STATES.relative_to(ROOT)} is out of date: run `make docs`", file=sys.stderr)
-        return 1
-    STATES.parent.mkdir(parents=True, exist_ok=True)
-    STATES.write_text(page, encoding="utf-8")
-    print(f"wrote {STATES.relative_to(ROOT)}")
-    return 0
+    # The tests are found from the root, which is not where this file is.
+    sys.path.insert(0, str(ROOT))
+    from tests.adversarial.page import page as matrix_page
+
+    stale = 0
+    for path, text in ((STATES, states_page()), (MATRIX, matrix_page())):
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        if options.check:
+            print(f"error: {path.relative_to(ROOT)} is out of date: run `make docs`", file=sys.stderr)
+            stale = 1
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return stale
 
 
 if __name__ == "__main__":
