@@ -37,7 +37,7 @@ class Asked:
         self._context = Context(request.key, request.attempt, deadline)
         self._variables: ContextVars = flight.variables.copy()
         self._variables.run(inside.set, flight.chain)
-        self._task: asyncio.Task[Reply] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Call the handler; its answer comes later, also when that is at once."""
@@ -52,6 +52,14 @@ class Asked:
         if request.timeout_s is not None:
             self._driver.loop.call_later(request.timeout_s, self._overdue)
 
+    def over(self, reply: Reply) -> None:
+        """Answer the flow, in the task of an async handler."""
+        driver, task = self._driver, self._task
+        self._task = None  # it holds this: no circle is left to the collector
+        driver.tasks.discard(task)
+        driver.session.release(self, on_loop=True)
+        self._answer(reply)
+
     def _answer(self, reply: Reply) -> None:
         self._driver.answer(self._flight, self._serial, self._request, answer=reply)
 
@@ -64,14 +72,9 @@ class Asked:
 
     def _as_task(self, coroutine: Coroutine[Any, Any, Reply]) -> None:
         driver = self._driver
-        task = self._task = driver.loop.create_task(coroutine, context=self._variables)
-        driver.tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, ended: asyncio.Task[Reply]) -> None:
-        self._driver.tasks.discard(ended)
-        self._driver.session.release(self, on_loop=True)
-        self._answer(Raised(asyncio.CancelledError()) if ended.cancelled() else ended.result())
+        answering = _Answering(coroutine, self)
+        self._task = driver.loop.create_task(answering, name="counterfoil handler", context=self._variables)
+        driver.tasks.add(self._task)
 
     def _in_thread(self, handler: Callable[..., Any], given: tuple[Any, ...]) -> None:
         driver = self._driver
@@ -86,6 +89,46 @@ class Asked:
                 return
             driver.to_loop(self._answer, Returned(value))
         driver.session.release(self)
+
+
+class _Answering(Coroutine[Any, Any, None]):
+    """A handler's coroutine that answers when it ends, in its own last step.
+
+    A task's callback would come a turn of the loop later; and behind an `await`, not where the task was cancelled
+    before its first step.
+    """
+
+    __slots__ = ("_asked", "_coroutine")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Reply], asked: Asked) -> None:
+        self._coroutine = coroutine
+        self._asked = asked
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._coroutine.send(value)
+        except StopIteration as ended:
+            reply = ended.value
+        except asyncio.CancelledError as error:
+            reply = Raised(error)
+        self._asked.over(reply)
+        raise StopIteration
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._coroutine.throw(*error)
+        except StopIteration as ended:
+            reply = ended.value
+        except asyncio.CancelledError as cancelled:
+            reply = Raised(cancelled)
+        self._asked.over(reply)
+        raise StopIteration
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Any:
+        return self
 
 
 async def _called(handler: Callable[..., Any], given: tuple[Any, ...]) -> Reply:

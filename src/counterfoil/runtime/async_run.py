@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
-from counterfoil import threads
 from counterfoil.effects import carry, evidence, lifetime, park
 from counterfoil.effects import decide as deciding
 from counterfoil.effects import effect as effects
@@ -221,9 +220,10 @@ class AsyncRun:
             scope.memory.verifiers[name] = call.verifier
         outcome = effects.recorded(scope, name, call.request)
         if outcome is None:
-            await self._not_cancelled(lambda: effects.recorded(scope, name, call.request) is not None)
+            if self._cancelled or self._cancelling():
+                await self._not_cancelled(lambda: effects.recorded(scope, name, call.request) is not None)
             try:
-                outcome = await self._shared(
+                outcome = await self._driver.shared(
                     scope,
                     "effect",
                     name,
@@ -231,6 +231,8 @@ class AsyncRun:
                     request=call.request,
                     wait_s=call.wait_s,
                 )
+            except RunCancelled as error:
+                raise asyncio.CancelledError(str(error)) from None
             except RunPruned as error:
                 raise await self._buried(scope, name, coded, error=error) from None
             except LedgerUnavailable:
@@ -365,7 +367,7 @@ class AsyncRun:
             raise UsageError(f"this handle of run {self.id!r} was left", hint="open the run again", code="left")
         self._session.check()
         not_in_transaction()
-        if self._driver.loop is not threads.running_loop():
+        if self._driver.loop is not asyncio._get_running_loop():
             raise other_loop()
         return self._scope
 

@@ -8,7 +8,7 @@ plain futures, so that a cancelled caller never touches a flow.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context as ContextVars
 from contextvars import copy_context
 from typing import Any, Final
@@ -41,7 +41,7 @@ from counterfoil.runtime.handlers import enter, inside, own_flights
 from counterfoil.runtime.observe import Watch
 from counterfoil.runtime.parking import Parking
 from counterfoil.runtime.session import Session
-from counterfoil.runtime.tracing import calling, of_run
+from counterfoil.runtime.tracing import calling, loaded, of_run
 from counterfoil.runtime.transactions import transact
 
 Flow = Coroutine[Request[Any], Any, Any]
@@ -95,6 +95,8 @@ class LoopDriver:
         self._drained: list[asyncio.Future[None]] = []
         self.tasks: set[asyncio.Task[Any]] = set()
         self.closed = False
+        # Made once: the ledger tells by it which replies go together.
+        self._deliver = self._delivered
         self._serve: dict[type[Request[Any]], Callable[[Flight, Any], Any]] = {
             Append: self._append,
             Read: self._read,
@@ -108,7 +110,7 @@ class LoopDriver:
 
     # --- one flow for one name
 
-    async def shared(
+    def shared(
         self,
         scope: Scope,
         kind: str,
@@ -117,20 +119,32 @@ class LoopDriver:
         flow: Callable[[], Flow],
         request: Any = None,
         wait_s: float | None = None,
-    ) -> Any:
-        """Run a flow, or share the one that is under way for this name; see `BlockingDriver.shared`."""
+    ) -> Awaitable[Any]:
+        """Run a flow, or share the one that is under way for this name; see `BlockingDriver.shared`.
+
+        It begins here; what is returned waits for its end.
+        """
         chain = enter(id(self), scope.run, kind=kind, name=name)
         key = (scope.run, kind, name)
+
+        def begin() -> Awaitable[Any]:
+            return self._begin(Flight(scope, flow(), key=key, fingerprint=request, chain=chain))
+
+        if loaded("trace") is None and key not in self._keyed:
+            return begin()
+        return self._joined(scope, key, begin, request=request, wait_s=wait_s, nested=len(chain) > 1)
+
+    async def _joined(self, scope: Scope, key: Key, begin: Callable[[], Awaitable[Any]], **how: Any) -> Any:
+        _, kind, name = key
         while (flight := self._keyed.get(key)) is not None:
             try:
-                return await self._join(flight, name, request=request, wait_s=wait_s, nested=len(chain) > 1)
+                return await self._join(flight, name, **how)
             except RunCancelled:
                 if scope.cancelled:
                     raise
                 # Only that handle was cancelled: this one goes on where it stopped.
         with calling(kind, of_run(scope.run, kind, name)) as called:
-            flight = self._keyed[key] = Flight(scope, flow(), key=key, fingerprint=request, chain=chain)
-            return called.over(await self._first(flight))
+            return called.over(await begin())
 
     async def _join(self, flight: Flight, name: str, *, request: Any, wait_s: float | None, nested: bool) -> Any:
         if request is not None and flight.fingerprint is not None and request != flight.fingerprint:
@@ -151,13 +165,15 @@ class LoopDriver:
 
     async def run(self, scope: Scope, flow: Flow) -> Any:
         """Run a flow that nobody shares."""
-        return await self._first(Flight(scope, flow, key=None, fingerprint=None, chain=inside.get()))
+        return await self._begin(Flight(scope, flow, key=None, fingerprint=None, chain=inside.get()))
 
-    async def _first(self, flight: Flight) -> Any:
+    def _begin(self, flight: Flight) -> Awaitable[Any]:
         self._flights.add(flight)
+        if flight.key is not None:
+            self._keyed[flight.key] = flight
         waiter = self._waiter(flight)
         self._step(flight, None)
-        return await self._wait(flight, waiter)
+        return self._wait(flight, waiter)
 
     def _waiter(self, flight: Flight) -> asyncio.Future[Any]:
         waiter = self.loop.create_future()
@@ -193,7 +209,7 @@ class LoopDriver:
             except BaseException as raised:  # noqa: BLE001 - it belongs to the callers
                 self._fail(flight, raised)
                 return
-            answer, error = None, None
+            answer = error = None
             if watch is not None:
                 try:
                     watch("before", flight.scope.run, request)
@@ -207,16 +223,17 @@ class LoopDriver:
                 error = raised
             if answer is _WAITING:
                 return
-            flow = self._after(flight, request)
+            if watch is not None:
+                self._watched(flight, request)
+            flow = flight.flow
 
-    def _after(self, flight: Flight, request: Request[Any]) -> Flow | None:
+    def _watched(self, flight: Flight, request: Request[Any]) -> None:
         if self.watch is not None and flight.flow is not None:
             try:
                 self.watch("after", flight.scope.run, request)
             except BaseException as raised:  # noqa: BLE001 - a crash on purpose
                 flight.flow.close()
                 self._fail(flight, raised)
-        return flight.flow
 
     def answer(
         self,
@@ -228,8 +245,11 @@ class LoopDriver:
         error: BaseException | None = None,
     ) -> None:
         """Give a late answer to a flow; one for an older request is dropped."""
-        if flight.flow is not None and flight.serial == serial and self._after(flight, request) is not None:
-            self._step(flight, answer, error)
+        if flight.flow is None or flight.serial != serial:
+            return
+        if self.watch is not None:
+            self._watched(flight, request)
+        self._step(flight, answer, error)
 
     def _from_thread(self, flight: Flight, request: Request[Any], work: Callable[[], Any]) -> Any:
         serial = flight.serial
@@ -256,10 +276,12 @@ class LoopDriver:
     def _ended(self, flight: Flight) -> list[asyncio.Future[Any]]:
         flight.flow = None
         self._flights.discard(flight)
-        self.parking.leave(flight)
+        if flight.pause is not None:
+            self.parking.leave(flight)
         if flight.key is not None and self._keyed.get(flight.key) is flight:
             del self._keyed[flight.key]
-        self._drain_again()
+        if self._drained:
+            self._drain_again()
         waiters, flight.waiters = flight.waiters, []
         return [waiter for waiter in waiters if not waiter.done()]
 
@@ -279,16 +301,18 @@ class LoopDriver:
     # --- serving: the ledger
 
     def _append(self, flight: Flight, request: Append) -> Any:
-        session = self.session
-        if request.settle is None and not session.has_epoch(flight.scope):
-            return self._from_thread(flight, request, lambda: self._append_now(flight, request))
-        entry = request.settle or session.entry(flight.scope, request.draft, session.epoch_of(flight.scope))
+        session, scope, entry = self.session, flight.scope, request.settle
+        settle = entry is not None
+        if entry is None:
+            if not session.has_epoch(scope):
+                return self._from_thread(flight, request, lambda: self._append_now(flight, request))
+            entry = session.entry(scope, request.draft, session.epoch_of(scope))
         session.check()
-        if session.batching is not None:
-            token = (flight, flight.serial, request, entry)
-            session.batching.submit(entry, settle=request.settle is not None, token=token, deliver=self._delivered)
-            return _WAITING
-        return self._from_thread(flight, request, lambda: self._append_now(flight, request))
+        if session.batching is None:
+            return self._from_thread(flight, request, lambda: self._append_now(flight, request))
+        token = (flight, flight.serial, request, entry)
+        session.batching.submit(entry, settle=settle, token=token, deliver=self._deliver)
+        return _WAITING
 
     def _append_now(self, flight: Flight, request: Append) -> Any:
         """Append in a worker thread: the first of a life, which registers it, or in a ledger without batches."""
