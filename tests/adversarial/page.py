@@ -15,15 +15,17 @@ HEAD = """\
 
 <!-- Generated from the tables of the tests (tests/adversarial, tests/blobs, tests/http) by `make docs`. -->
 
-What follows where something happens to an operation in one of its phases, for each kind of recipient. The tests make each
-of these happen, in both colours, and compare what followed with these very tables: `tests/adversarial/test_matrix.py`
-(requests, events), `tests/blobs/test_matrix.py` (blobs), `tests/http/test_phases.py` (the phases of an exchange).
+What follows where something happens to an operation in one of its phases, for each kind of recipient. The tests make
+each of these happen, in both colours, and compare what followed with these very tables:
+`tests/adversarial/test_matrix.py` (requests, events), `tests/blobs/test_matrix.py` (blobs), `tests/http/test_phases.py`
+(the phases of an exchange).
 
-**Permits and connections** have no column: they are given back in every row, when the work is really over, and the next
-operation is accepted. **The peer** says how often the recipient was reached: "0 or 1" where bytes that were on their way
-may still arrive. **The ledger** says what has become of the attempt there: of an immediate operation with
-`audit="required"`, or, for SIGKILL, of an effect, whose intent stands without an outcome. **A restart** says what another
-life makes of it: what is recorded is final, and the intent of a killed process is reconciled. Nothing is ever sent again.
+**Permits and connections** have no column: they are given back in every row, when the work is really over, and the
+next operation is accepted. **The peer** says how often the recipient was reached: "0 or 1" where bytes that were on
+their way may still arrive. **The ledger** says what has become of the attempt there: of an immediate operation with
+`audit="required"`, or, for SIGKILL, of an effect, whose intent stands without an outcome. **A restart** says what
+another life makes of it: what is recorded is final, and the intent of a killed process is reconciled. Nothing is ever
+sent again.
 """
 COLUMNS = "| phase | what happens | the caller is told | the peer | the ledger | a restart |"
 BUCKET = "| phase | what happens | the caller is told | the peer has seen | the journal of uploads | a restart |"
