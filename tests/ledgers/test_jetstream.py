@@ -480,7 +480,7 @@ def test_every_surface_says_that_the_sync_is_lazy_and_says_it_once(nats, stream)
     with Runtime(url) as runtime, runtime.run("r") as run:
         run.step("s", lambda: 1)
         assert said in repr(runtime)
-    for command in (["runs"], ["show", "r"], ["effects"], ["doctor"]):
+    for command in (["show", "r"], ["doctor"]):
         ran = subprocess.run(
             [sys.executable, "-m", "counterfoil", "--ledger", url, *command],
             capture_output=True,

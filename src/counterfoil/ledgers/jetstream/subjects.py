@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import urlsafe_b64encode
+from functools import lru_cache
 from typing import Final
 
 from counterfoil.errors import UsageError
@@ -43,7 +44,7 @@ class Subjects:
 
     def record(self, namespace: str, run: str, slot: str) -> str:
         """Return the subject of one slot: there is at most one valid message on it."""
-        return f"{self.stream}.record.{_token(namespace, run)}.{_token(slot)}"
+        return f"{self.stream}.record.{_run_token(namespace, run)}.{_token(slot)}"
 
     def records_of(self, namespace: str, run: str) -> str:
         """Return the filter for all slots of a run."""
@@ -60,6 +61,11 @@ class Subjects:
     def owner(self, epoch: str) -> str:
         """Return the subject of one life: its beats, and at last its retirement."""
         return f"{self.stream}.owner.{_token(epoch)}"
+
+
+@lru_cache(maxsize=1024)
+def _run_token(namespace: str, run: str) -> str:
+    return _token(namespace, run)
 
 
 def _token(*names: str) -> str:
