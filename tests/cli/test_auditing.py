@@ -52,6 +52,10 @@ async def awaited(url):
     await writer.wait_closed()
 
 
+def nothing():
+    raise RuntimeError
+
+
 def late(url):
     import threading
     once(url)
@@ -123,6 +127,9 @@ def test_what_is_wrong_with_the_command_is_said(clients: Path) -> None:
     assert "there is no case 'no' (there are plain, ref" in run(clients, "clients:once", "--case", "no", code=2).stderr
     assert "has no function 'none'" in run(clients, "clients:none", code=2).stderr
     assert "for example shop.clients:order" in run(clients, "clients", code=2).stderr
+    # It would send nothing, and that would look well.
+    assert "cannot be called with a URL" in run(clients, "clients:nothing", code=2).stderr
+    assert "client(url, method=…)" in run(clients, "clients:awaited", "--method", "POST", code=2).stderr
 
 
 def test_the_catalogue_names_every_case_once() -> None:

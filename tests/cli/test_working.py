@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -235,7 +236,7 @@ def test_two_workers_are_killed_at_random_and_share_what_is_left(url: str, start
         ("MIXED", "mixed"),
         ("WRONG", "no function"),
         ("NOTHING", "no list"),
-        ("absent", "no list"),
+        ("absent", "there are no bodies"),
         ("FOLDER", "no list"),
     ],
 )
@@ -254,7 +255,10 @@ def test_a_module_may_be_a_file_and_its_error_is_told(url: str, tmp_path: Path) 
     leave_behind(url, "order", "r")
     (tmp_path / "broken_bodies.py").write_text("raise RuntimeError('at import')\n")
     found = Terminal(url)("work", f"{tmp_path}/broken_bodies.py:BODIES", code=2)
-    assert "RuntimeError: at import" in found.stderr
+    assert "broken_bodies.py:1: RuntimeError: at import" in found.stderr
+    found = Terminal(url)("work", "no_such_module:BODIES", code=2)
+    assert "cannot be imported: No module named 'no_such_module'" in found.stderr
+    assert "there are no bodies at" in Terminal(url)("work", f"{MODULE}:NOBODY", code=2).stderr
 
 
 def test_a_ledger_that_is_not_there_is_an_exit_code(tmp_path: Path) -> None:
@@ -266,7 +270,9 @@ def test_progress_on_a_terminal_is_talk(url: str) -> None:
     leave_behind(url, "raises", "bad")
     found = Terminal(url)("work", f"{MODULE}:ALL", "--until-idle", "--at-once", "1", code=1)
     assert found.stdout == ""
-    assert found.stderr.splitlines() == ["resumed r", "finished r", "resumed bad", "raised bad: ValueError"]
+    *progress, raised = found.stderr.splitlines()
+    assert progress == ["resumed r", "finished r", "resumed bad"]
+    assert re.fullmatch(r"raised bad: ValueError at \S*working_bodies\.py:\d+", raised)
 
 
 # --- a changed body

@@ -152,6 +152,10 @@ def find(ctx, to: str) -> None: ...
 
 def both():
     return [mail]
+
+
+def fails():
+    raise RuntimeError("no such account")
 """
 
 
@@ -196,6 +200,8 @@ def test_recipients_that_are_not_there_are_named(lone: FileShop, folder: Path) -
         ("post:nobody", "no recipients"),
         ("nowhere:mail", "cannot be imported"),
         ("post", "module:attribute"),
+        ("post:send", "'post:send' is an operation (name its recipient)"),
+        ("post.py:fails", "RuntimeError: no such account"),
     ):
         done = program(folder, "--ledger", lone.url, "dispatch", target)
         assert says in done.communicate(timeout=30)[1]

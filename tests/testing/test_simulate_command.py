@@ -63,6 +63,10 @@ class Shop:
     @staticmethod
     def place(run):
         return 1
+
+    @staticmethod
+    def refund(run, order):
+        return order
 """
 
 
@@ -185,6 +189,7 @@ def test_it_runs_on_a_file_too(shop: Path) -> None:
     [
         (("shop",), "named module:body"),
         (("shop:nobody",), "'shop' has no function 'nobody'"),
+        (("shop:Shop.refund",), "missing a required argument: 'order' (it is called with a run alone"),
         (("shops:order",), "module 'shops' cannot be imported"),
         (("shop:order", "--deliver", "approval", "7", "ada"), "is no JSON"),
     ],

@@ -14,6 +14,7 @@ from counterfoil.cli.output import document, say
 from counterfoil.cli.places import Place, placed
 from counterfoil.errors import UsageError
 from counterfoil.runtime.dispatcher import Dispatcher
+from counterfoil.runtime.raised import raised_at
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -60,8 +61,15 @@ def dispatch(place: Place, *, recipients: tuple[str, ...], until_idle: bool, **g
 
 def _recipients(target: str) -> Iterable[Any]:
     found = named(target, what="recipients", example="shop.mail:mail")
+    if hasattr(found, "settings"):
+        raise UsageError(f"{target!r} is an operation", hint="name its recipient")
     if callable(found) and not hasattr(found, "restore"):
-        found = found()
+        try:
+            found = found()
+        except Exception as error:
+            where = raised_at(error)
+            said = f"{f'{where}: ' if where else ''}{type(error).__name__}: {error}"
+            raise UsageError(f"the function {target!r} gives no recipients: {said}") from error
     if found is None:
         raise UsageError(f"there are no recipients at {target!r}", hint="for example shop.mail:mail")
     if isinstance(found, Mapping):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from counterfoil.errors import UsageError
+from counterfoil.runtime.raised import not_imported
 
 
 def named(target: str, *, what: str, example: str) -> Any:
@@ -32,8 +33,7 @@ def named(target: str, *, what: str, example: str) -> Any:
     try:
         found: Any = importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        said = f"{type(error).__name__}: {error}"
-        raise UsageError(f"module {name!r} cannot be imported: {said}") from error
+        raise UsageError(f"module {name!r} cannot be imported: {not_imported(error, name)}") from error
     for part in attribute.split("."):
         found = getattr(found, part, None)
     return found

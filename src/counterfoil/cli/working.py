@@ -20,6 +20,7 @@ from counterfoil.cli.output import line, say
 from counterfoil.cli.places import Place, placed
 from counterfoil.cli.text import escaped
 from counterfoil.errors import LedgerUnavailable, UsageError
+from counterfoil.runtime.raised import raised_at
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -55,12 +56,26 @@ class Progress:
             elif event == "finished":
                 self.problems.discard(run_id)
             error = type(what).__name__ if isinstance(what, BaseException) else None
+            where = (raised_at(what) or None) if isinstance(what, BaseException) else None
             deaths = what if event == "quarantined" else None
             if self.as_json:
-                said = {"event": event, "run": run_id, "at": time.time(), "error": error, "deaths": deaths}
+                said = {
+                    "event": event,
+                    "run": run_id,
+                    "at": time.time(),
+                    "error": error,
+                    "where": where,
+                    "deaths": deaths,
+                }
                 line(json.dumps(said, ensure_ascii=True))
             else:
-                more = f": {error}" if error else f" after {deaths} deaths in a row" if deaths else ""
+                more = (
+                    f": {error}{f' at {where}' if where else ''}"
+                    if error
+                    else f" after {deaths} deaths in a row"
+                    if deaths
+                    else ""
+                )
                 say(f"{event} {escaped(run_id)}{more}")
 
 
@@ -116,6 +131,8 @@ def _bodies(target: str) -> tuple[dict[str, Callable[..., Any]], bool]:
     from counterfoil.runtime.handlers import is_async
 
     found = named(target, what="bodies", example="shop.orders:BODIES")
+    if found is None:
+        raise UsageError(f"there are no bodies at {target!r}", hint="for example shop.orders:BODIES")
     if callable(found):
         found = [found]
     if not isinstance(found, (Mapping, list, tuple, set, frozenset)) or not found:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from counterfoil import threads
+from counterfoil.errors import UsageError
 from counterfoil.testing.peers.catalogue import CASES, Case, Known
 from counterfoil.testing.peers.peer import FaultPeer
 
@@ -82,7 +83,11 @@ def audit(
         cases: what it is to meet.
         limit_s: how long it may take for one case; what it waits for longer is noted as `waiting`.
         at_once: how many cases are met at the same time, each in a thread of its own.
+
+    Raises:
+        UsageError: the client cannot be called so; it would send nothing, and that would look well.
     """
+    _takes_a_url(client, method)
     chosen = list(cases)
     found: dict[str, Finding] = {}
     free = threading.Semaphore(at_once)
@@ -138,6 +143,18 @@ def _meet(client: Callable[..., Any], method: str | None, case: Case, *, limit_s
         took_s=round(took_s, 3),
         problem=str(mistakes[0]) if mistakes else None,
     )
+
+
+def _takes_a_url(client: Callable[..., Any], method: str | None) -> None:
+    try:
+        signature = inspect.signature(client)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind("http://127.0.0.1/", **({} if method is None else {"method": method}))
+    except TypeError as error:
+        how = "client(url)" if method is None else "client(url, method=…)"
+        raise UsageError(f"the client cannot be called with a URL: {error}", hint=f"it is called as {how}") from None
 
 
 def _call(client: Callable[..., Any], url: str, method: str | None) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
+from counterfoil.errors import UsageError
+from counterfoil.runtime.arguments import callable_with
 from counterfoil.testing import targets
 from counterfoil.testing.crash_points import Report, examine
 from counterfoil.testing.recipients.faulty import Faulty
+
+_ALONE: Final = "it is called with a run alone: write a function that takes a run, and gives the body the rest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +42,13 @@ def simulate(wanted: Wanted) -> Report:
     """Try a body; recipients of ours that are global names of its module are told to misbehave too.
 
     Raises:
-        UsageError: there is no such body.
+        UsageError: there is no such body, or it takes more than a run.
     """
     module, body = targets.find(wanted.target, what="body", example="shop.orders:place")
+    try:
+        callable_with(body, ())
+    except UsageError as error:
+        raise UsageError(str(error.args[0]), hint=_ALONE) from None
     found = {id(value): value for value in vars(module).values() if isinstance(value, Faulty)}
     report = examine(
         body,

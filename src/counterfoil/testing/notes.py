@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sysconfig
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sized
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from counterfoil.errors import CounterfoilError, NotSerializable
 from counterfoil.protocol import codec
+from counterfoil.runtime.raised import raised_at
 from counterfoil.testing.recipients.faulty import Faulty
 from counterfoil.testing.stage import Clock
 
@@ -21,9 +20,6 @@ WHOLE: Final = 2_000
 TIMELINE_MAX: Final = 400
 CYCLE_MAX: Final = 6
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
-
-_LIBRARY: Final = str(Path(__file__).resolve().parents[1])
-_OTHERS: Final = tuple({path for name in ("stdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,27 +183,6 @@ def whole(value: Any) -> str:
     text = f"{type(value).__name__}({str(value)!r})" if isinstance(value, CounterfoilError) else repr(value)
     where = raised_at(value)
     return f"{shown(text.encode(), WHOLE)} at {where}" if where else shown(text.encode(), WHOLE)
-
-
-def raised_at(error: BaseException) -> str:
-    """Return the innermost place of the user's own code that an error passed through, as `shop.py:31`, or ""."""
-    places: list[tuple[str, int]] = []
-    at = error.__traceback__
-    while at is not None:
-        places.append((at.tb_frame.f_code.co_filename, at.tb_lineno))
-        at = at.tb_next
-    return innermost(places)
-
-
-def innermost(places: list[tuple[str, int]]) -> str:
-    """Return the last of some places that is in the user's own code; one in other people's if there is none."""
-    foreign = [place for place in places if not place[0].startswith(("<", _LIBRARY))]
-    own = [place for place in foreign if not place[0].startswith(_OTHERS)]
-    for path, number in (own or foreign)[-1:]:
-        file = Path(path)
-        here = Path.cwd()
-        return f"{file.relative_to(here) if file.is_relative_to(here) else file.name}:{number}"
-    return ""
 
 
 def folded(timeline: list[str]) -> list[str]:

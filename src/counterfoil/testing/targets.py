@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from counterfoil.errors import UsageError
-from counterfoil.testing.notes import innermost
+from counterfoil.runtime.raised import not_imported
 
 
 def find(target: str, *, what: str, example: str) -> tuple[ModuleType, Callable[..., Any]]:
@@ -32,7 +31,7 @@ def find(target: str, *, what: str, example: str) -> tuple[ModuleType, Callable[
     try:
         module = importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise UsageError(f"module {name!r} cannot be imported: {_why(error, name)}") from error
+        raise UsageError(f"module {name!r} cannot be imported: {not_imported(error, name)}") from error
     return module, function(module, qualname)
 
 
@@ -48,16 +47,3 @@ def function(module: ModuleType, qualname: str) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{module.__name__!r} has no function {qualname!r}")
     return found  # type: ignore[no-any-return]
-
-
-def _why(error: BaseException, name: str) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-        return str(error)
-    if isinstance(error, SyntaxError):
-        places = [(error.filename or "", error.lineno or 0)]
-        said = error.msg
-    else:
-        places = [(at.filename, at.lineno or 0) for at in traceback.extract_tb(error.__traceback__)]
-        said = str(error)
-    where = innermost(places)
-    return f"{f'{where}: ' if where else ''}{type(error).__name__}{f': {said}' if said else ''}"
