@@ -12,6 +12,7 @@ import pytest
 
 from counterfoil import Runtime
 from counterfoil.cli import text
+from tests.cli.terminal import Terminal
 
 
 def installed(folder: Path) -> Path:
@@ -168,3 +169,11 @@ def test_what_is_opened_later_never_takes_the_place_of_a_closed_stdout(tmp_path:
         runtime.run("r").step("s", lambda: 1)
         assert [record.name for record in runtime.show("r")] == ["s"]
     assert through_shell("<&- 2>&-", "--ledger", url, "runs") == (0, "")
+
+
+@pytest.mark.parametrize("group", [[], ["outbox"], ["blobs"]])
+def test_help_says_what_each_command_does_in_a_whole_sentence(group: list[str]) -> None:
+    said = Terminal("")(*group, "--help", ledger=False).stdout
+    commands = said.partition("Commands:")[2]
+    assert len(commands.splitlines()) > 5
+    assert "..." not in commands

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
+from counterfoil.cli.groups import Group
 from counterfoil.cli.output import Column, document, line, say, table
 from counterfoil.cli.text import escaped
 from counterfoil.errors import UsageError
@@ -28,7 +29,7 @@ _CREDENTIALS: Final = (Secret("env:AWS_ACCESS_KEY_ID"), Secret("env:AWS_SECRET_A
 _FOUND: Final = 1
 
 
-@click.group()
+@click.group(cls=Group)
 def blobs() -> None:
     """Store, read and check immutable blobs.
 

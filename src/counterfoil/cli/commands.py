@@ -16,6 +16,7 @@ from counterfoil.cli.auditing import audit_client
 from counterfoil.cli.blobs import blobs
 from counterfoil.cli.demo.command import demo
 from counterfoil.cli.dispatch import dispatch
+from counterfoil.cli.groups import Group
 from counterfoil.cli.outboxing import outbox
 from counterfoil.cli.output import say
 from counterfoil.cli.simulating import simulate
@@ -41,7 +42,7 @@ _CODES: Final[tuple[tuple[type[CounterfoilError], int], ...]] = (
 )
 
 
-class Program(click.Group):
+class Program(Group):
     """The group of all commands."""
 
     def run(self, args: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from counterfoil.cli import shapes
+from counterfoil.cli.groups import Group
 from counterfoil.cli.output import Cell, Column, document, line, say, table
 from counterfoil.cli.places import Place, placed, schema_sql, showing
 from counterfoil.cli.text import ago, command, escaped, given, operands, since, value
@@ -29,7 +30,7 @@ def opened(place: Place, *, create: bool = False) -> Generator[Outbox]:
         yield Outbox(runtime, create=create)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @placed
 @click.pass_context
 def outbox(context: click.Context, place: Place) -> None:
