@@ -10,7 +10,9 @@ import pytest
 
 from counterfoil import UNASKABLE, AsyncDispatcher, Dispatcher, Recipient
 from counterfoil.runtime.crew import Crew
+from counterfoil.runtime.dispatcher import _call
 from counterfoil.runtime.handlers import required
+from tests.outbox.lives import Life
 from tests.outbox.shop import Shop
 
 
@@ -107,3 +109,35 @@ def test_a_method_requires_what_its_function_requires_but_for_itself() -> None:
         0,
         1,
     ]
+
+
+@pytest.mark.rule("X3")
+def test_a_handler_may_end_while_a_round_looks_at_those_that_run(lone: Shop) -> None:
+    keys = [f"o{number}" for number in range(5)]
+    with lone.transaction() as connection:
+        lone.outbox.stage_many(connection, [(lone.operation(key), key) for key in keys])
+    life = Life(lone, "mail")
+    life.turn()
+    ending = list(life.jobs)
+
+    class Kind(str):
+        """Whoever compares it finds that another handler has just ended, in a thread of its own."""
+
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            if ending:
+                _call(ending.pop())
+            return str(self) == str(other)
+
+    assert len(ending) == 5
+    for job, kind in life.engine._running.items():
+        life.engine._running[job] = Kind(kind)
+    life.jobs = []
+    life.engine.nudged()
+    life.engine.turn()
+    life.settle()
+    assert ending == []
+    assert lone.box.twice() == []
+    assert {lone.receipt(key).state for key in keys} == {"accepted"}

@@ -216,6 +216,10 @@ class Engine:
         """Handlers that have not ended."""
         return len(self._running)
 
+    def _calls(self, kind: str) -> int:
+        # Copied at once: handlers end in threads of their own meanwhile.
+        return [*self._running.values()].count(kind)
+
     def abandon(self) -> None:
         """Let go of all that is in hand: for the store this is a crash."""
         for job in list(self._running):
@@ -316,7 +320,7 @@ class Engine:
     def _exchange(self) -> None:
         """Answer in one transaction all that flows ask of the store, and claim what there is room for."""
         granting, refused = self._held_apart()
-        room = max(0, self._concurrency - sum(kind == SEND for kind in self._running.values()))
+        room = max(0, self._concurrency - self._calls(SEND))
         rights = granting[:room]
         sends, looks = self._wanted(room, len(granting))
         if not (self._finishing or self._notes or self._expiring or rights or refused or sends or looks):
@@ -404,7 +408,7 @@ class Engine:
         # What handlers have ended a moment after the last round they will have ended by the next one.
         ahead = len(self._finishing) if time.monotonic() - self._exchanged < QUICK_S else 0
         sends = max(room, self._batch - (self._concurrency - room)) + ahead - waiting
-        looks = LOOKS_MAX - sum(kind == LOOK for kind in self._running.values())
+        looks = LOOKS_MAX - self._calls(LOOK)
         return max(0, min(sends, self._batch + ahead)), max(0, looks)
 
     def _held_apart(self) -> tuple[list[Work], list[Work]]:
