@@ -450,8 +450,7 @@ def test_under_a_held_snapshot_nothing_is_looked_through_again_and_again(server:
             "any due": pages(server, postgres_outbox._ANY_DUE, (["send"], ["mail"], [low], now)),
             "next due": pages(server, postgres_outbox._NEXT_DUE, ("send", "mail", low)),
             "head": pages(server, outbox_turn.HEAD, ("L",)),
-            "advance": pages(server, outbox_turn._ADVANCE, {"lane": "L", "at": at()}),
-            "next": pages(server, outbox_turn._NEXT, (now, "L", at() + 1)),
+            "advance": pages(server, outbox_turn._ADVANCE, (["L"], [at()], now)),
             "lock": pages(server, outbox_staging._LOCK, ("L", "L")),
             "place": pages(server, "SELECT coalesce(max(place), 0) + 1 FROM :schema.intent WHERE lane = %s", ("L",)),
         }

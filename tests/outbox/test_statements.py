@@ -74,6 +74,32 @@ def test_a_hundred_effects_cost_a_few_statements(
     assert lone.receipt(f"q{100 * hundreds - 1}").state == "accepted"
 
 
+@pytest.mark.rule("X11", "X13")
+def test_lanes_that_go_on_together_cost_one_statement_on_a_server(
+    server: Any, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(server, "mail", concurrency=50, batch=50)
+    server.order("warm")
+    life.settle()
+    with server.transaction() as connection:
+        wanted = [
+            (server.operation(f"{letter}{n}"), {"key": f"{letter}{n}", "lane": f"lane-{n}"})
+            for letter in "ab"
+            for n in range(50)
+        ]
+        server.outbox.stage_many(connection, wanted)
+    life.engine._sweep_at = float("inf")
+    monkeypatch.setattr(life.engine._opened.store, "changed", lambda: False)
+    counted.clear()
+    for _ in range(6):
+        life.engine.nudged()
+        life.jobs += life.engine.turn()[0]
+        life.call()
+    # Two of six rounds end fifty each, which lets fifty lanes go on.
+    assert counted.total() <= 6 * 3 + 2 * 2, counted
+    assert [to[0] for _, to in server.box.log] == ["w"] + ["a"] * 50 + ["b"] * 50
+
+
 @pytest.mark.rule("X1")
 def test_staging_costs_one_statement_on_a_server(lone: Shop, counted: Counter[str]) -> None:
     with lone.transaction() as connection:

@@ -67,16 +67,7 @@ ATTEMPT: Final = (
     "INSERT INTO :schema.attempt (intent, kind, owner, at, standing) VALUES (%s, %s, %s, %s, %s) RETURNING seq"
 )
 HEAD: Final = "SELECT at, stuck, since FROM :schema.lane_head WHERE lane = %s ORDER BY at DESC LIMIT 1"
-_ADVANCE: Final = (
-    "WITH past AS (DELETE FROM :schema.lane_head WHERE lane = %(lane)s AND at = %(at)s RETURNING at)"
-    " INSERT INTO :schema.lane_head (lane, at) SELECT %(lane)s, %(at)s + 1 WHERE EXISTS (SELECT FROM past)"
-    " OR (%(at)s = 1 AND NOT EXISTS (SELECT FROM :schema.lane_head WHERE lane = %(lane)s))"
-    " ON CONFLICT DO NOTHING RETURNING at"
-)
-_NEXT: Final = (
-    "UPDATE :schema.ready SET due = greatest(not_before, %s)"
-    " WHERE lane = %s AND place = %s AND due IS NULL AND state = 'pending'"
-)
+_ADVANCE: Final = "SELECT :schema.advance(%s::text[], %s::bigint[], %s)::text"
 _HOLD: Final = (
     "INSERT INTO :schema.lane_head (lane, at, stuck, since) SELECT %(lane)s, %(at)s, %(stuck)s, %(since)s"
     " WHERE coalesce((SELECT max(at) FROM :schema.lane_head WHERE lane = %(lane)s), 1) = %(at)s"
@@ -268,29 +259,34 @@ class PostgresTurn:
 
     def _let_go(self, done: Sequence[Ending]) -> None:
         requeue(self._ask, [ready_again(e.claim, e.requeue, now=self.now) for e in done if e.requeue is not None])
-        for ending in sorted(
-            (e for e in done if e.claim.lane is not None), key=lambda e: (e.claim.lane, e.claim.place)
-        ):
-            self._settle_lane(ending)
+        self._settle_lanes(
+            sorted((e for e in done if e.claim.lane is not None), key=lambda e: (e.claim.lane, e.claim.place))
+        )
 
-    def _settle_lane(self, ending: Ending) -> None:
-        claim, again = ending.claim, ending.requeue
-        assert claim.lane is not None
-        assert claim.place is not None
-        resting = again is not None and again.state in RESTING
-        if again is not None and not resting:
-            return
-        stuck = resting or ending.phase == "uncertain"
-        if stuck and claim.on_stuck == "halt":
-            reason = again.reason if again is not None else ending.phase
-            what = {"lane": claim.lane, "at": claim.place, "stuck": reason or ending.phase, "since": self.now}
-            self._ask.rows(_HOLD, what)
-            return
-        if stuck:
-            why = f"lane {claim.lane!r} went on without it"
-            said = (claim.effect_id, claim.effect_id, "skip", f"dispatcher {self._epoch}", why, b"{}", self.now)
-            self._ask.rows(ACT, said)
-        advance(self._ask, (claim.lane, claim.place), now=self.now)
+    def _settle_lanes(self, endings: Sequence[Ending]) -> None:
+        """Let lanes go on or stand still, in their order: whoever locks several heads locks them in that."""
+        going: list[tuple[str, int]] = []
+        for ending in endings:
+            claim, again = ending.claim, ending.requeue
+            assert claim.lane is not None
+            assert claim.place is not None
+            resting = again is not None and again.state in RESTING
+            if again is not None and not resting:
+                continue
+            stuck = resting or ending.phase == "uncertain"
+            if stuck and claim.on_stuck == "halt":
+                advance(self._ask, going, now=self.now)
+                going = []
+                reason = again.reason if again is not None else ending.phase
+                what = {"lane": claim.lane, "at": claim.place, "stuck": reason or ending.phase, "since": self.now}
+                self._ask.rows(_HOLD, what)
+                continue
+            if stuck:
+                why = f"lane {claim.lane!r} went on without it"
+                said = (claim.effect_id, claim.effect_id, "skip", f"dispatcher {self._epoch}", why, b"{}", self.now)
+                self._ask.rows(ACT, said)
+            going.append((claim.lane, claim.place))
+        advance(self._ask, going, now=self.now)
 
     def _late(self, ending: Ending) -> None:
         """Take a fact that comes after its claim was ended by others: the outcome if there is none, else late."""
@@ -339,8 +335,7 @@ def requeue(asking: Asking, rows: Sequence[tuple[Any, ...]]) -> None:
         asking.rows(READY, [list(column) for column in zip(*rows, strict=True)])
 
 
-def advance(asking: Asking, place: tuple[str, int], *, now: float) -> None:
-    """Let the next intent of a lane be due, if this place is the head."""
-    lane, at = place
-    if asking.rows(_ADVANCE, {"lane": lane, "at": at}):
-        asking.rows(_NEXT, (now, lane, at + 1))
+def advance(asking: Asking, places: Sequence[tuple[str, int]], *, now: float) -> None:
+    """Let the next intents of lanes be due, where these places are the heads."""
+    if places:
+        asking.rows(_ADVANCE, ([lane for lane, _ in places], [place for _, place in places], now))

@@ -200,7 +200,7 @@ def _follow(asking: Asking, story: Story, then: Consequence, *, now: float) -> N
         asking.rows(RECEIPT, ("", now, [attempt], [story.intent], [phase], [True], [body]))
     if place is not None:
         # Whoever decided about the head lets its lane go on.
-        advance(asking, place, now=now)
+        advance(asking, [place], now=now)
 
 
 def _again(asking: Asking, story: Story, then: Requeue, *, now: float) -> None:

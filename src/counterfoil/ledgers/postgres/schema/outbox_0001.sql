@@ -268,3 +268,22 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- Lets the next intents of lanes be due, where these places are the heads, one lane after the other as they are given.
+CREATE FUNCTION :schema.advance(lanes text[], places bigint[], moment double precision) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    FOR i IN 1 .. cardinality(lanes) LOOP
+        WITH past AS (DELETE FROM :schema.lane_head h WHERE h.lane = lanes[i] AND h.at = places[i] RETURNING h.at)
+        INSERT INTO :schema.lane_head (lane, at) SELECT lanes[i], places[i] + 1
+            WHERE EXISTS (SELECT FROM past)
+                OR (places[i] = 1 AND NOT EXISTS (SELECT FROM :schema.lane_head h WHERE h.lane = lanes[i]))
+            ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            UPDATE :schema.ready SET due = greatest(not_before, moment)
+                WHERE lane = lanes[i] AND place = places[i] + 1 AND due IS NULL AND state = 'pending';
+        END IF;
+    END LOOP;
+END
+$$;
