@@ -27,13 +27,18 @@ def test_the_environment_is_read_when_the_secret_is_needed_and_not_before(monkey
         secret.resolve()
     assert refused.value.evidence.kind == "secret-unavailable"
     assert refused.value.evidence.phase == "not-dispatched"
+    assert refused.value.evidence.details == {"trouble": "unset", "secret": "env:COUNTERFOIL_TEST_SECRET"}
     monkeypatch.setenv("COUNTERFOIL_TEST_SECRET", PLANTED)
     assert secret.resolve() == PLANTED
     monkeypatch.setenv("COUNTERFOIL_TEST_SECRET", "rotated")
     assert secret.resolve() == "rotated"
     monkeypatch.setenv("COUNTERFOIL_TEST_SECRET", "")
-    with pytest.raises(Rejected):
+    with pytest.raises(Rejected) as refused:
         secret.resolve()
+    assert refused.value.evidence.details == {"trouble": "empty", "secret": "env:COUNTERFOIL_TEST_SECRET"}
+    with pytest.raises(Rejected) as refused:
+        Secret(lambda: None).resolve()  # type: ignore[arg-type,return-value]
+    assert refused.value.evidence.details == {"trouble": "unset"}
 
 
 @pytest.mark.parametrize(

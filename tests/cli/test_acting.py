@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil import Runtime
+from counterfoil import Accepted, EffectUnresolved, Runtime
 from counterfoil.ledgers.sqlite import migrations
 from tests.cli.terminal import SHOP, Terminal, fill
 
@@ -213,3 +213,17 @@ def test_the_sql_is_that_of_the_store_in_the_url(words: tuple[str, ...], url: st
     printed = Terminal(url)(*words, "--sql").stdout
     assert statement in printed
     assert ("outbox" in printed) is (words[0] == "outbox")
+
+
+def test_evidence_that_a_call_must_verify_first_is_said_to_be_kept(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'effects.db'}"
+    with Runtime(url) as runtime, runtime.run("r") as run, pytest.raises(EffectUnresolved):
+        run.effect("pay", run=lambda: 1 / 0, reconcile=lambda: None, verify=lambda proof: True)
+    desk = Terminal(url)
+    (seen,) = desk.json("effects")["effects"]
+    said = desk("settle", "r", "pay", "tx-1", "--key", seen["key"], "--source", "webhook").stdout
+    assert "the next call of the effect verifies" in said
+    with Runtime(url) as runtime, runtime.run("r") as run:
+        outcome = run.effect("pay", run=lambda: 1 / 0, reconcile=lambda: None, verify=lambda proof: True)
+    assert isinstance(outcome, Accepted)
+    assert (str(outcome.proof), outcome.via) == ("tx-1", "evidence")

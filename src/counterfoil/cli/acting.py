@@ -74,12 +74,17 @@ def settle(place: Place, *, run_id: str, effect: str, proof: str, **said: str) -
             if error.code == "no-such-attempt":
                 error.hint = _KEY
             raise
+        had_outcome = ended or any(
+            view.name == effect and view.outcome is not None for view in runtime.effects(run_id=run_id)
+        )
     if place.as_json:
         document({"recorded_as": "outcome" if ended else "late-evidence"})
     elif ended:
         line(f"recorded: effect {escaped(effect)} of run {escaped(run_id)} was accepted")
+    elif had_outcome:
+        line("recorded as late evidence: it had an outcome")
     else:
-        line("recorded as late evidence: it had an outcome, or a call must verify the proof first")
+        line("recorded, and kept: the next call of the effect verifies the proof, and takes it up before it asks")
 
 
 @click.command()

@@ -125,9 +125,8 @@ async def decision(scope: Scope, name: str, *, timeout_s: float | None) -> Decis
         if seen.decision is not None:
             return decision_of(*seen.decision)
         if seen.state == states.ABSENT or (seen.state in states.FINAL and seen.state != states.UNCERTAIN):
-            raise UsageError(
-                f"effect {name!r} of run {scope.run!r} is {seen.state}; only an uncertain one is decided about"
-            )
+            found = "not on record" if seen.state == states.ABSENT else seen.state
+            raise UsageError(f"effect {name!r} of run {scope.run!r} is {found}; only an uncertain one is decided about")
         rest = ARM_S_MAX if timeout_s is None else timeout_s - ((await Now()).mono - start.mono)
         if rest <= 0:
             raise TimeoutError(f"nobody decided about effect {name!r} in {timeout_s:g} s")

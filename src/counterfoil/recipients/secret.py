@@ -49,19 +49,19 @@ class Secret:
             Rejected: it cannot be read, or is empty (`secret-unavailable`); nothing was sent.
         """
         trouble = "empty"
-        found: Any = None
+        found: Any = ""
         try:
             found = self._read()
         except Exception as error:  # noqa: BLE001 - its text may hold the secret, so only its type is kept
             trouble = type(error).__name__
         if isinstance(found, str) and found:
             return found
-        if found is not None and not isinstance(found, str):
-            trouble = f"returned-{type(found).__name__}"
-        # Outside the handler above, so that nothing that may hold the secret is this error's context.
-        raise Rejected(
-            Evidence("secret-unavailable", phase="not-dispatched", bytes_offered=0, details={"trouble": trouble})
-        )
+        if not isinstance(found, str):
+            trouble = "unset" if found is None else f"returned-{type(found).__name__}"
+        # Outside the handler above, so that nothing that may hold the secret is this error's context. The reference is
+        # none: it says which one.
+        details = {"trouble": trouble} | ({"secret": self._source} if isinstance(self._source, str) else {})
+        raise Rejected(Evidence("secret-unavailable", phase="not-dispatched", bytes_offered=0, details=details))
 
     def _read(self) -> Any:
         source = self._source

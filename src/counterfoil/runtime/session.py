@@ -110,7 +110,7 @@ class Session:
             UsageError, LedgerUnavailable, LedgerCorrupt: as the ledger says; nothing was recorded.
         """
         if self._ledger is not None:
-            raise UsageError("this runtime is open already", hint="make another one", code="entered-twice")
+            raise UsageError("this runtime is open already, or was left", hint="make another one", code="entered-twice")
         self._process = _process
         if self._given is not None:
             self._ledger = self._given

@@ -295,6 +295,7 @@ def crash_points(body: Callable[..., Any], *args: Any, **settings: Any) -> Repor
     Raises:
         BrokenBody: an `AssertionError` that says what breaks, in the words of the body, and how it came about.
     """
+    __tracebackhide__ = True
     report = examine(body, *args, **settings)
     if not report.ok:
         raise BrokenBody(report)
