@@ -44,7 +44,7 @@ class LateEvidence:
     details: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """The record of what became of an intent.
 

@@ -45,7 +45,7 @@ class LateEvidence:
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EffectView:
     """An effect as operators see it.
 
