@@ -117,7 +117,7 @@ class Store:
                 begun.append(None)
                 continue
             try:
-                heard = partial(self._heard, answers, number, what)
+                heard = partial(self._heard, answers=answers, number=number, what=what)
                 begun.append(await link.begin(what.subject, what.data, headers=headers, heard=heard))
             except Unreachable as error:
                 answers[number] = Said(text=str(error))
@@ -128,7 +128,7 @@ class Store:
                 answers[number] = lost
         return [self._checked(answer, before) for answer in answers]
 
-    def _heard(self, answers: list[Said], number: int, what: Put, message: Msg) -> None:
+    def _heard(self, message: Msg, *, answers: list[Said], number: int, what: Put) -> None:
         """Understand an answer as it comes: only so are they in the order of the stream."""
         answer = troubles.said(message.data, status=_status(message), stream=self.subjects.stream)
         if answer.sequence:
