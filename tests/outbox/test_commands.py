@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil import Runtime
+from counterfoil import Outbox, Runtime
 from tests.cli.terminal import Terminal
 from tests.outbox.shop import FileShop
 
@@ -206,3 +206,22 @@ def test_recipients_that_are_not_there_are_named(lone: FileShop, folder: Path) -
         done = program(folder, "--ledger", lone.url, "dispatch", target)
         assert says in done.communicate(timeout=30)[1]
         assert done.returncode == 2
+
+
+@pytest.mark.rule("N1")
+def test_one_that_waits_for_a_person_is_counted_behind_any_number_that_do_not(
+    lone: FileShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(ctx: object) -> None:
+        raise ConnectionResetError
+
+    for key in ("o1", "o2"):
+        lone.box.does[key] = lost
+        lone.order(key, recipient="door")
+        lone.dispatch()
+    newest = lone.outbox.list(state="uncertain", limit=1)[0]
+    lone.outbox.decide(newest.key, did_not_happen=True, reason="looked", by="ann", expect_version=newest.version)
+    listed = Outbox.list
+    # A page of one stands for one of a thousand.
+    monkeypatch.setattr(Outbox, "list", lambda self, *, state=None, limit=1: listed(self, state=state, limit=1))
+    assert "1 for a person" in Terminal(lone.url)("outbox", code=1).stderr

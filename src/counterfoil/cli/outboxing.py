@@ -41,9 +41,10 @@ def outbox(context: click.Context, place: Place) -> None:
     if context.invoked_subcommand is not None:
         return
     with opened(place) as found:
-        depth, lanes, paused = found.depth(), found.lanes(), found.snapshot().paused
+        depth, lanes, seen = found.depth(), found.lanes(), found.snapshot()
         uncertain = [one for one in found.list(state="uncertain") if one.decision is None]
-    waits = sum(count for _, state, count, _ in depth if state in _PERSON) + len(uncertain)
+    # Of many that have been decided about only the newest are listed; what the snapshot counts is complete.
+    waits = max(sum(count for _, state, count, _ in depth if state in _PERSON) + len(uncertain), seen.uncertain)
     if place.as_json:
         document(
             {
@@ -55,13 +56,13 @@ def outbox(context: click.Context, place: Place) -> None:
                     for lane, count, why, at, head in lanes
                 ],
                 "undecided": len(uncertain),
-                "paused": list(paused),
+                "paused": list(seen.paused),
             }
         )
     else:
         _depth(depth)
         _lanes(lanes)
-        _paused(paused)
+        _paused(seen.paused)
         say(f"{waits} for a person" if waits else "nothing waits for a person")
         if waits:
             say(f"  {command(*place.options(), 'outbox', 'list')}")
