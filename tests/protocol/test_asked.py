@@ -68,7 +68,7 @@ def test_what_was_found_and_cannot_be_recorded_is_carried_by_the_error() -> None
 def test_a_find_that_verify_refuses_is_kept_and_counts_as_nothing_found(visibility_s: float) -> None:
     play = Play()
     released(play, visibility_s=visibility_s)
-    made = call(reconcile=lambda: "item-2", verifier=checks("item-1"))
+    made = call(reconcile=lambda: {"id": 2}, verifier=checks("item-1"), encode=lambda value: b'"item-2"')
     if visibility_s:
         with pytest.raises(EffectUnresolved) as raised:
             play.run(effect(play.scope, made))
@@ -78,7 +78,7 @@ def test_a_find_that_verify_refuses_is_kept_and_counts_as_nothing_found(visibili
     note = play.body(NOTE, codec.LateBody)
     assert (note.attempt, note.claims, note.via) == (1, "refused", "reconcile")
     assert note.digest == codec.digest(b'"item-2"')
-    assert note.evidence == codec.EvidenceBody(kind="refused-proof", details={"type": "str"})
+    assert note.evidence == codec.EvidenceBody(kind="refused-proof", details={"type": "dict"})
 
 
 # --- not found
@@ -131,6 +131,19 @@ def test_that_nothing_was_found_and_cannot_be_recorded_leaves_it_unknown() -> No
     with pytest.raises(LedgerUnavailable) as raised:
         play.run(effect(play.scope, call(reconcile=lambda: None)))
     assert (raised.value.effect_ran, raised.value.proof) == ("unknown", None)
+
+
+@pytest.mark.rule("E15", "E18")
+def test_that_nothing_was_found_says_nothing_where_an_outcome_came_meanwhile() -> None:
+    play = Play()
+    released(play)
+
+    def find() -> None:
+        play.record(OUTCOME, "accepted", codec.OutcomeBody(via="evidence", proof=PROOF))
+
+    outcome = play.run(effect(play.scope, call(reconcile=find)))
+    assert (type(outcome), outcome.via) == (Accepted, "evidence")
+    assert [record.phase for record in play.records] == ["intent", "released", "accepted"]
 
 
 # --- too early

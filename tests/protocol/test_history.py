@@ -89,7 +89,10 @@ def test_no_attempt_counts_that_comes_after_evidence_of_acceptance() -> None:
 def test_what_was_forgotten_is_read_again_from_the_beginning() -> None:
     history = History("n", "r")
     history.add([record("step/a", 3), record(slots.note("pay", 1), 4, phase="decision", kind=records.NOTE)])
+    history.take(record(slots.TOMBSTONE, 5, phase="tombstone", kind=records.RUN))
+    assert [history.pruned] == [True]
     history.forget()
+    assert [history.pruned] == [False]
     assert (history.position, list(history), history.decisions, history.began_in) == (0, [], [], None)
     history.add([record("step/a", 3)])
     assert [each.slot for each in history] == ["step/a"]

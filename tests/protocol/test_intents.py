@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from counterfoil import Evidence, Rejected
+from counterfoil import Evidence, NameConflict, Rejected, RunPruned, Uncertain, UsageError
 from counterfoil.effects.effect import effect
+from counterfoil.effects.park import sleep
 from counterfoil.effects.scope import Verifier
 from counterfoil.errors import CommitUnknown, LedgerUnavailable, OwnerRetired
 from counterfoil.protocol import codec, records, slots
@@ -93,6 +94,59 @@ def test_a_lost_intent_is_settled_by_its_own_append_and_sent_as_it_was_recorded(
     order = [type(each) for each in play.requests if isinstance(each, (Append, Live, Call))]
     assert order == [Append, Live, Call, Append]
     assert play.scope.memory.unsent == {}
+
+
+@pytest.mark.rule("E12", "L3")
+@pytest.mark.parametrize("read", [False, True])
+def test_another_request_is_not_sent_under_a_lost_intent(read: bool) -> None:
+    play = Play()
+    lose(play, request=b"[1]")
+    if read:
+        play._fill(play.scope.memory.unsent[SLOT])
+        play.scope.history.add(play.records)
+    with pytest.raises(NameConflict, match="effect 'pay'"):
+        play.run(effect(play.scope, call(request=b"[2]")))
+    assert not any(isinstance(request, Call) for request in play.requests)
+    # The first request is as it was: it goes on, and is sent once.
+    assert bytes(play.run(effect(play.scope, call(run=one, request=b"[1]"))).proof) == b'"item-1"'
+    assert play.scope.memory.known["pay"][0] == play.scope.fingerprint(b"[1]")
+
+
+@pytest.mark.rule("L14")
+def test_after_an_accepted_restore_a_new_name_of_an_older_run_is_looked_up_first() -> None:
+    play = Play(accepted_generation=3)
+    play.known(slots.step("sum"), "result", codec.StepBody(), kind=records.STEP)
+    outcome = play.run(effect(play.scope, call(reconcile=lambda: None)))
+    assert isinstance(outcome, Uncertain)
+    assert play.body(SLOT, codec.IntentBody).restored
+
+
+@pytest.mark.rule("L14")
+@pytest.mark.parametrize(
+    ("epoch", "accepted", "older"),
+    [("0.a", 0, False), ("0.a", 1, True), ("1.a", 1, False), ("1.a", 2, True), ("3.a", 2, False), (None, 2, False)],
+)
+def test_a_run_is_older_than_a_restore_that_was_accepted_after_it_had_begun(
+    epoch: str | None, accepted: int, older: bool
+) -> None:
+    play = Play(accepted_generation=accepted)
+    if epoch is not None:
+        play.known(slots.step("sum"), "result", codec.StepBody(), kind=records.STEP, epoch=epoch)
+    assert play.scope.older_than_restore() is older
+
+
+@pytest.mark.rule("E6")
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_finished_or_pruned_run_says_what_it_does_not_take(pruned: bool) -> None:
+    play = Play()
+    play.known(slots.FINISHED, "finished", codec.FinishedBody(), kind=records.RUN)
+    if pruned:
+        play.known(slots.TOMBSTONE, "tombstone", codec.TombstoneBody(), kind=records.RUN)
+    with pytest.raises(RunPruned if pruned else UsageError, match="it has nothing under effect 'pay'"):
+        play.run(effect(play.scope, call()))
+    with pytest.raises(RunPruned if pruned else UsageError, match="run 'r' was pruned" if pruned else "sleep 'nap'"):
+        play.run(sleep(play.scope, "nap", 1.0))
+    assert play.appended() == []
 
 
 @pytest.mark.rule("E20", "L8")

@@ -132,7 +132,7 @@ async def _settled(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
         elif _held(scope, last, call.name) is not None:
             await append_held(scope, call.name, last.number)
         elif (lost := scope.memory.unsent.get(last.intent.slot)) is not None:
-            outcome = await _claim(scope, call, last.number, draft=_resent(lost))
+            outcome = await _claim(scope, call, last.number, draft=_resent(lost), body=last.body)
         elif over_of == last.intent.slot:
             await settle_by_asking(scope, call, last)
         elif await over(scope, last):
@@ -230,10 +230,14 @@ async def _accepted_meanwhile(scope: Scope, call: EffectCall) -> bool:
 
 
 async def _claim(
-    scope: Scope, call: EffectCall, number: int, *, draft: Draft, body: codec.IntentBody | None = None
+    scope: Scope, call: EffectCall, number: int, *, draft: Draft, body: codec.IntentBody
 ) -> Outcome[msgspec.Raw] | None:
     """Take the send-right and perform; return the outcome, or None when the records tell more than before."""
     lost = scope.memory.unsent.get(draft.slot)
+    if lost is not None:
+        # What is appended is the lost intent itself: another request is not sent under it (rule E12).
+        body = msgspec.json.decode(lost.body, type=codec.IntentBody)
+        _same_request(scope, call.name, body.fingerprint, request=call.request)
     try:
         filled = await record(draft, settle=lost)
     except CommitUnknown as unknown:
@@ -259,12 +263,10 @@ async def _claim(
     if not filled.ours:
         await Read()
         return None
-    if body is None or lost is not None:
-        body = scope.history.parse(filled.record, codec.IntentBody)
     if body.restored:
         return None
     # After an append that was settled late the owner may have been retired, or a sync may have failed.
-    if (lost is not None or filled.settled) and not await Live():
+    if filled.settled and not await Live():
         evidence = Evidence("fenced", phase="not-dispatched", bytes_offered=0)
         await conclude(
             scope,
