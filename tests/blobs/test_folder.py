@@ -21,7 +21,7 @@ from counterfoil import (
     Rejected,
     UsageError,
 )
-from counterfoil.recipients.blobs import behind, folder, locks, staged, syncing
+from counterfoil.recipients.blobs import behind, folder, locks, pieces, staged, syncing
 from tests.blobs.support import MIB, data_of, killed_at, on_their_way, some_bytes
 from tests.support import Gate
 
@@ -389,7 +389,7 @@ def test_bytes_that_changed_are_found_wherever_they_are(
 
 @pytest.mark.rule("K1", "K2")
 @pytest.mark.parametrize(
-    "sizes", [[MIB] * 9, [behind.AHEAD_BYTES * 3 + 1], [1, behind.LITTLE_BYTES, 10, 10, 3 * MIB, 0, 7] * 2]
+    "sizes", [[MIB] * 9, [behind.AHEAD_BYTES * 3 + 1], [1, pieces.LITTLE_BYTES, 10, 10, 3 * MIB, 0, 7] * 2]
 )
 def test_a_buffer_may_be_used_again_as_soon_as_it_is_written(blobs: Blobs, sizes: list[int]) -> None:
     whole = bytearray()
@@ -534,15 +534,14 @@ def swapped_data(root: Path, one: dict[str, Any], two: dict[str, Any]) -> None:
 
 def forged(root: Path, one: dict[str, Any], _two: dict[str, Any]) -> None:
     """Other bytes with a record that fits them: only the digest of the whole knows."""
-    from counterfoil.recipients.blobs.chunks import Record, Tally
+    from counterfoil.recipients.blobs.chunks import Chunks, Record
     from counterfoil.recipients.blobs.reference import reference
 
-    tally = Tally()
-    tally.add(memoryview(b"z" * one["size"]))
-    table = tally.record("a/b").table
+    chunks = Chunks()
+    chunks.add(memoryview(b"z" * one["size"]))
     data_of(root, one).write_bytes(b"z" * one["size"])
     (data_of(root, one).parent / "record").unlink()
-    (data_of(root, one).parent / "record").write_bytes(Record(reference(one), table).encoded())
+    (data_of(root, one).parent / "record").write_bytes(Record(reference(one), chunks.finished()).encoded())
 
 
 def bad_table(root: Path, one: dict[str, Any], _two: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from counterfoil import threads
 from counterfoil.recipients.blobs.chunks import Chunks
+from counterfoil.recipients.blobs.pieces import Piece, Pieces
 from counterfoil.recipients.blobs.syncing import sync_data
 
 # Bytes that are synced and read back together: less is not worth a sync of its own.
@@ -17,9 +18,6 @@ AHEAD_BYTES: Final = 4 << 20
 WINDOWS_MAX: Final = 3
 # What is read at once: it is compared and digested while it is near the processor.
 READ_BYTES: Final = 1 << 18
-# Less than this is copied: to keep it costs more than it is worth.
-LITTLE_BYTES: Final = 1 << 16
-Piece = bytes | bytearray | memoryview
 
 
 class WriteBehind:
@@ -36,8 +34,7 @@ class WriteBehind:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._turn = threading.Condition()
-        self._window: list[Piece] = []
-        self._size = 0
+        self._window = Pieces()
         # Written, and not read back yet; windows are counted as they are added, synced and read.
         self._windows: deque[list[Piece]] = deque()
         self._added = self._synced = self._read = 0
@@ -49,8 +46,8 @@ class WriteBehind:
 
     def wrote(self, data: memoryview) -> None:
         """Take note of bytes that were written; waits for the disk where too many wait for it."""
-        self._keep(data)
-        if self._size < AHEAD_BYTES:
+        self._window.add(data)
+        if self._window.size < AHEAD_BYTES:
             return
         with self._turn:
             self._turn.wait_for(lambda: self._over or len(self._windows) < WINDOWS_MAX)
@@ -93,22 +90,11 @@ class WriteBehind:
         with self._turn:
             self._turn.wait_for(lambda: not self._syncing and not self._reading)
 
-    def _keep(self, data: memoryview) -> None:
-        """Keep what was written until it is read back; it is copied where others could change it, or it is little."""
-        self._size += len(data)
-        last = self._window[-1] if self._window else None
-        if len(data) >= LITTLE_BYTES:
-            self._window.append(data if type(data.obj) is bytes else bytes(data))
-        elif isinstance(last, bytearray):
-            last += data
-        else:
-            self._window.append(bytearray(data))
-
     def _add(self) -> None:
+        window = self._window.take()
         if not self._over:
-            self._windows.append(self._window)
+            self._windows.append(window)
             self._added += 1
-        self._window, self._size = [], 0
 
     def _sync(self) -> None:
         """Sync until all that was added is synced, and have it read back."""

@@ -1,4 +1,4 @@
-"""Two halves of work at once: digests of large pieces leave Python, so that two threads use two processors."""
+"""Several things at once."""
 
 from __future__ import annotations
 
@@ -10,31 +10,6 @@ from typing import TypeVar
 from counterfoil import threads
 
 T = TypeVar("T")
-S = TypeVar("S")
-
-
-def both(one: Callable[[], T], other: Callable[[], S]) -> tuple[T, S]:
-    """Do one thing in this thread and the other in another; return when both are done, raise what either raised."""
-    done = threading.Event()
-    came: list[S] = []
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            came.append(other())
-        except BaseException as error:  # noqa: BLE001 - the caller gets it
-            raised.append(error)
-        finally:
-            done.set()
-
-    threads.submit(work)
-    try:
-        value = one()
-    finally:
-        done.wait()
-    if raised:
-        raise raised[0]
-    return value, came[0]
 
 
 def all_of(works: list[Callable[[], T]]) -> list[T]:

@@ -8,13 +8,10 @@ from typing import Any, Final
 
 from counterfoil.errors import BlobDamaged
 from counterfoil.protocol import codec
-from counterfoil.recipients.blobs.beside import both
 from counterfoil.recipients.blobs.reference import Reference, reference
 
 CHUNK_BYTES: Final = 1 << 20
 DIGEST_BYTES: Final = 32
-# Below this another thread costs more than it saves.
-APART_BYTES: Final = 1 << 18
 FORMAT: Final = 1
 HEADER_BYTES_MAX: Final = 4096
 
@@ -46,28 +43,6 @@ class Chunks:
         self._table += self._chunk.digest()
         self._chunk = sha256()
         self._room = CHUNK_BYTES
-
-
-class Tally:
-    """Counts and digests the bytes that pass, as a whole and chunk by chunk."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._whole = sha256()
-        self._chunks = Chunks()
-
-    def add(self, data: memoryview) -> None:
-        """Take in the next bytes."""
-        self.size += len(data)
-        if len(data) < APART_BYTES:
-            self._whole.update(data)
-            self._chunks.add(data)
-        else:
-            both(lambda: self._chunks.add(data), lambda: self._whole.update(data))
-
-    def record(self, media_type: str) -> Record:
-        """Say what passed; nothing may be added after it."""
-        return Record(Reference(f"sha256:{self._whole.hexdigest()}", self.size, media_type), self._chunks.finished())
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +119,7 @@ def decoded(body: bytes, wanted: Reference) -> Record:
         raise damaged(wanted, "bad-record", f"it has format {form!r:.20}, this version knows {FORMAT}")
     if found != wanted:
         raise damaged(wanted, "swapped", f"this is {found.digest}, {found.size} bytes of {found.media_type}")
-    # Sealed by this version, chunks have one size; the size in the record lets another version choose otherwise.
-    good = type(chunk_bytes) is int and CHUNK_BYTES // 16 <= chunk_bytes <= CHUNK_BYTES * 16
+    good = type(chunk_bytes) is int and CHUNK_BYTES // 16 <= chunk_bytes <= CHUNK_BYTES * 64
     if not good or sha256(table).hexdigest() != sealed:
         raise damaged(wanted, "bad-record", "its table of digests was changed")
     if len(table) != DIGEST_BYTES * -(-found.size // chunk_bytes):

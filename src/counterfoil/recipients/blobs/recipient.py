@@ -21,7 +21,8 @@ from counterfoil.recipients.blobs.streams import PIECE_BYTES, Progress, Reader, 
 from counterfoil.recipients.blobs.urls import folder_of
 from counterfoil.recipients.secret import Secret
 
-PART_BYTES: Final = 8 << 20
+# An upload holds three of them, and stays below 64 MiB with all that a process is.
+PART_BYTES: Final = 6 << 20
 CLEAN_LIMIT: Final = 1000
 CLEAN_WITHIN_S: Final = 30.0
 

@@ -28,7 +28,7 @@ from counterfoil.recipients.blobs.s3.journal import Journal
 from counterfoil.recipients.blobs.s3.upload import MARK, Multipart
 from counterfoil.recipients.blobs.store import Cleaned, Sealed, Store, Unnamed, Upload
 
-FETCH_CHUNKS: Final = 8
+FETCH_BYTES: Final = 8 << 20
 CANDIDATES_MAX: Final = 16
 _NAME: Final = re.compile(r"([0-9a-f]{64})\.(\d{1,15})\.[0-9a-f]{16}")
 
@@ -126,10 +126,9 @@ class Bucket(Store):
             raise RecipientError(f"the object at {key} is another one", code="blob-swapped", effect_ran="unknown")
         return headers.get("x-amz-version-id", "")
 
-    def read_back(self, record: Record, key: str, version: str) -> None:
+    def read_back(self, record: Record) -> None:
         """Read an object whole and compare it with what was digested on its way."""
-        whole = Record(record.reference, record.table, record.chunk_bytes, {"key": key, "version": version})
-        sealed = SealedObject(self.client, whole)
+        sealed = SealedObject(self.client, record)
         for number in range(record.chunks):
             sealed.chunk(number)
 
@@ -224,10 +223,11 @@ class SealedObject(Sealed):
     def chunk(self, number: int) -> bytes:
         """Return a chunk's bytes, verified."""
         record = self._record
-        first = number - number % FETCH_CHUNKS
+        count = max(1, FETCH_BYTES // record.chunk_bytes)
+        first = number - number % count
         base = first * record.chunk_bytes
         if first != self._first:
-            self._fetched = self._range(base, min(base + FETCH_CHUNKS * record.chunk_bytes, record.reference.size))
+            self._fetched = self._range(base, min(base + count * record.chunk_bytes, record.reference.size))
             self._first = first
         start, end = record.span(number)
         return record.verify(number, self._fetched[start - base : end - base])

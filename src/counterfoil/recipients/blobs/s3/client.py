@@ -6,6 +6,8 @@ import copy
 import importlib.util
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
+from hashlib import sha256
 from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
@@ -92,14 +94,24 @@ class Client:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
+        digest: str | None = None,
     ) -> Answer:
         """Send one request, once.
+
+        Args:
+            method: of the request.
+            key: of an object; "": the bucket itself.
+            params: the query.
+            headers: further ones.
+            body: of the request.
+            digest: of the body, SHA-256 in hexadecimal digits, where it is known.
 
         Raises:
             Rejected: the permit refused it; this request was not sent.
         """
         url = self.url(key, params)
-        signed = self._signed(method, url, headers=dict(headers or {}), body=body)
+        digest = digest or sha256(body).hexdigest()
+        signed = self._signed(method, url, headers=dict(headers or {}), digest=digest)
         content = body if method in ("PUT", "POST") else None
         operation = self.http.request(method, url, content=content, headers=signed)
         if self.line is None:
@@ -115,16 +127,31 @@ class Client:
             return Answer(outcome)
         return Answer(outcome, response.status, response.headers, response.content if response.complete else b"")
 
-    def _signed(self, method: str, url: str, *, headers: dict[str, str], body: bytes) -> dict[str, str]:
-        from botocore.auth import S3SigV4Auth  # type: ignore[import-untyped]
+    def _signed(self, method: str, url: str, *, headers: dict[str, str], digest: str) -> dict[str, str]:
         from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]
         from botocore.credentials import Credentials  # type: ignore[import-untyped]
 
         access, secret = self._credentials
         shown = access if isinstance(access, str) else access.resolve()
-        request = AWSRequest(method=method, url=url, data=body, headers=headers)
-        S3SigV4Auth(Credentials(shown, secret.resolve()), "s3", self.place.region).add_auth(request)
+        request = AWSRequest(method=method, url=url, headers=headers)
+        signer = _signer()(Credentials(shown, secret.resolve()), "s3", self.place.region)
+        signer.digest = digest
+        signer.add_auth(request)
         return {str(name): str(value) for name, value in request.headers.items()}
+
+
+@cache
+def _signer() -> Any:
+    """Return a signer of requests whose bodies' digests are known."""
+    from botocore.auth import S3SigV4Auth  # type: ignore[import-untyped]
+
+    class Signer(S3SigV4Auth):  # type: ignore[misc]
+        digest = ""
+
+        def payload(self, request: Any) -> str:  # noqa: ARG002 - the library's
+            return self.digest
+
+    return Signer
 
 
 def _never() -> bool:

@@ -6,12 +6,15 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape
 
 from counterfoil.errors import BlobDamaged, RecipientError
 from counterfoil.outcomes import Accepted, Evidence, Outcome, Rejected, Uncertain
-from counterfoil.recipients.blobs.chunks import Record, Tally
+from counterfoil.recipients.blobs.chunks import Record
+from counterfoil.recipients.blobs.pieces import Pieces
 from counterfoil.recipients.blobs.reference import Reference
 from counterfoil.recipients.blobs.s3.parts import Parts
 from counterfoil.recipients.blobs.store import NotKept, Upload
@@ -24,6 +27,19 @@ if TYPE_CHECKING:
 
 MARK: Final = "x-amz-meta-counterfoil"
 PARTS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that the endpoint has.
+
+    Args:
+        tag: what it calls it.
+        digest: its SHA-256; b"" if it is empty.
+    """
+
+    tag: str
+    digest: bytes
 
 
 class Broken(NotKept):
@@ -48,8 +64,9 @@ class Multipart(Upload):
         self._bucket = bucket
         self._media_type = media_type
         self._cleaner = cleaner
-        self._tally = Tally()
-        self._part = bytearray()
+        self._whole = sha256()
+        self._size = 0
+        self._part = Pieces()
         self._parts = Parts(self._send_part)
         self._counting = threading.Lock()
         self.attempts = 0
@@ -85,57 +102,59 @@ class Multipart(Upload):
 
     def write(self, data: memoryview) -> None:
         """Take the next bytes; full parts are sent."""
-        self._tally.add(data)
+        self._whole.update(data)
+        self._size += len(data)
         rest, size = data, self._bucket.part_bytes
         while rest:
-            room = size - len(self._part)
-            self._part += rest[:room]
+            room = size - self._part.size
+            self._part.add(rest[:room])
             rest = rest[room:]
-            if len(self._part) == size:
+            if self._part.size == size:
                 self._add_part()
 
     def _add_part(self) -> None:
         if self._parts.count == PARTS_MAX:
             raise Broken("too-large")
-        self._parts.add(bytes(self._part))
-        self._part.clear()
+        self._parts.add(self._part.take())
 
-    def _send_part(self, number: int, body: bytes) -> str:
+    def _send_part(self, number: int, body: bytes) -> Part:
+        digest = sha256(body)
         self._log.write("part", number=number)
         params = {"partNumber": str(number), "uploadId": str(self._upload)}
-        answer = self._ask("PUT", self._key, params=params, body=body)
+        answer = self._ask("PUT", self._key, params=params, body=body, digest=digest.hexdigest())
         tag = answer.headers.get("etag")
         if not answer.done or not tag:
             raise Broken("part-not-stored", answer)
-        return tag
+        return Part(tag, digest.digest() if body else b"")
 
     # --- sealing
 
     def seal(self, expected: Callable[[Reference], str | None], gate: Callable[[], None]) -> Outcome[Any]:
         """Complete the object, verify it, and put its record; see the port."""
-        record = self._tally.record(self._media_type)
-        if (against := expected(record.reference)) is not None:
-            return never(against, self.attempts, written=record.reference.digest, size=record.reference.size)
+        wanted = Reference(f"sha256:{self._whole.hexdigest()}", self._size, self._media_type)
+        if (against := expected(wanted)) is not None:
+            return never(against, self.attempts, written=wanted.digest, size=wanted.size)
         gate()
         try:
-            if self._bucket.sealed(record.reference) is not None:
-                return self._accepted(record.reference, already=True)
-            if self._part or not self._parts.count:
+            if self._bucket.sealed(wanted) is not None:
+                return self._accepted(wanted, already=True)
+            if self._part.size or not self._parts.count:
                 self._add_part()
-            version = self._complete(record)
+            record = self._complete(wanted)
         except BlobDamaged as damaged:
             return never("damaged", self.attempts, fault=damaged.fault)
         except (OSError, RecipientError) as error:
             return never_kept(error, self.attempts)
-        return self._publish(record, version)
+        return self._publish(record)
 
-    def _complete(self, record: Record) -> str | None:
-        """Make the object of its parts; returns its version. What is lost is looked at, never repeated (rule K4)."""
-        parts = "".join(
-            f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(tag)}</ETag></Part>"
-            for number, tag in enumerate(self._parts.tags(), 1)
+    def _complete(self, wanted: Reference) -> Record:
+        """Make the object of its parts. What is lost is looked at, and never repeated (rule K4)."""
+        parts = self._parts.all()
+        listed = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(part.tag)}</ETag></Part>"
+            for number, part in enumerate(parts, 1)
         )
-        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        body = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
         self._log.write("complete")
         params, once = {"uploadId": str(self._upload)}, self._bucket.capabilities.condition("complete")
         answer = self._ask("POST", self._key, params=params, headers=once, body=body)
@@ -143,24 +162,25 @@ class Multipart(Upload):
         if answer.refused:
             raise Broken("not-completed", answer)
         # A 200 may hold an error, and a lost answer may have been a good one: the object itself says which.
-        found = self._bucket.look(self._key, self._unique, record.reference.size)
-        if found is None:
+        version = self._bucket.look(self._key, self._unique, wanted.size)
+        if version is None:
             raise Broken("not-completed", answer)
+        more = {"key": self._key, "version": version, "unique": self._unique}
+        # A part is a chunk: its digest is that which its request was signed with.
+        record = Record(wanted, b"".join(part.digest for part in parts), self._bucket.part_bytes, more)
         # What was not told, or not made under a condition that holds, is read back whole.
         if not told or not self._bucket.capabilities.strong:
-            self._bucket.read_back(record, self._key, found)
-        return found
+            self._bucket.read_back(record)
+        return record
 
-    def _publish(self, record: Record, version: str | None) -> Outcome[Any]:
+    def _publish(self, record: Record) -> Outcome[Any]:
         """Put the record: from then on the blob can be seen. What is lost is looked at, and never repeated."""
         wanted = record.reference
-        more = {"key": self._key, "version": version, "unique": self._unique}
-        whole = Record(wanted, record.table, record.chunk_bytes, more)
         key = self._bucket.record_key(wanted, self._unique)
         try:
             self._log.write("record", key=key)
             once = self._bucket.capabilities.condition("create")
-            answer = self._ask("PUT", key, headers=once, body=whole.encoded())
+            answer = self._ask("PUT", key, headers=once, body=record.encoded())
         except OSError as error:
             # It was not sent: the journal may say more than there is, and its bytes stay where they are.
             return never_kept(error, self.attempts)
