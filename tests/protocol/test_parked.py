@@ -19,7 +19,7 @@ from tests.protocol.play import Play
 WAIT, EVENT = slots.wait("paid", "7"), slots.event("paid", "7")
 NAP = slots.sleep("nap"), "armed", codec.ArmedBody(deadline=5.0)
 WOKEN = slots.woken("nap"), "woken", codec.EmptyBody()
-WHAT = "event 'paid', id '7'"
+WHAT = "under event 'paid', id '7', and"
 
 
 @pytest.mark.rule("P1")

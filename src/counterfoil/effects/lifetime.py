@@ -96,7 +96,6 @@ async def finish(scope: Scope, result: bytes, *, unasked: tuple[str, ...] = ()) 
     not_pruned(scope)
     standing = scope.history.finished
     if standing is None:
-        scope.open_for("its end")
         body = codec.body_of(codec.FinishedBody(result=msgspec.Raw(result), unasked=unasked))
         draft = Draft(slot=slots.FINISHED, kind=records.RUN, phase="finished", body=body, decision=True)
         standing = (await record(draft)).record
