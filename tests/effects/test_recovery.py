@@ -208,6 +208,29 @@ async def test_what_one_body_raises_stops_no_other(make, colour):
         assert results == {"b": "b", "c": "c"}
 
 
+def quits(run: Any, name: str) -> str:
+    LOG.append(f"begin {name}")
+    raise SystemExit(3)
+
+
+@BLOCKING
+async def test_a_body_that_quits_in_a_thread_is_told_as_one_that_raises(make, colour):
+    await left_behind(make, colour, "a", function=quits)
+    await left_behind(make, colour, "b")
+    clock, told = Clock(), []
+    async with make(clock=clock) as life:
+        results = await life.recover([quits, body], at_once=2)
+        assert isinstance(results.pop("a"), SystemExit)
+        assert results == {"b": "b"}
+        work = recovery(life, colour, quits, told=lambda event, run, _what: told.append((event, run)))
+        assert work.begin() == 1
+        await eventually(lambda: not work._active)
+        # And not again at once.
+        work.search._next_s = 0.0
+        assert work.begin() == 0
+        assert told == [("resumed", "a"), ("raised", "a")]
+
+
 async def test_a_recovery_that_dies_is_found_by_the_next_one(make, colour):
     await left_behind(make, colour, "r")
     for _ in range(3):

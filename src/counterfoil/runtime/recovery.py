@@ -126,6 +126,9 @@ class Recovery:
     def _beside(self, run_id: str, results: dict[str, Any]) -> None:
         try:
             self._one(run_id, results)
+        except BaseException as error:  # noqa: BLE001 - a thread has no caller whom SystemExit could reach
+            results[run_id] = error
+            self.search.ended(run_id, error)
         finally:
             with self._changed:
                 del self._active[run_id]
