@@ -185,17 +185,41 @@ async def test_a_body_that_goes_on_after_a_failed_statement_is_told(make, shop):
     assert shop.sold == 0
 
 
+@pytest.mark.rule("T1")
+@pytest.mark.parametrize("begins", ["COPY sale FROM STDIN", "COPY sale TO STDOUT"])
+async def test_a_body_that_leaves_a_statement_open_is_told_and_holds_nothing_up(make, shop, begins):
+    kept = []
+
+    def copies(connection: Any) -> int:
+        shop.sells()(connection)
+        copy = connection.cursor().copy(begins)
+        copy.__enter__()
+        kept.append(copy)
+        return 1
+
+    async with make() as life, life.run("r") as run:
+        with pytest.raises(UsageError) as caught:
+            await asyncio.wait_for(run.transaction("sell", copies), 10)
+        assert (caught.value.code, caught.value.effect_ran) == ("statement-open", "no")
+        assert life.records() == []
+        assert await run.transaction("sell", shop.sells()) == 1
+        assert shop.sold == 1
+        assert sound(life)
+
+
 @pytest.mark.rule("T1", "E20")
-async def test_a_connection_that_is_lost_before_the_commit_leaves_nothing(make, shop):
+@pytest.mark.parametrize("asks", [True, False], ids=["which-the-body-notices", "which-it-does-not"])
+async def test_a_connection_that_is_lost_before_the_commit_leaves_nothing(make, shop, asks):
     def ends_itself(connection: Any) -> None:
         shop.sells()(connection)
         shop.execute(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
-        connection.execute("SELECT 1")
+        if asks:
+            connection.execute("SELECT 1")
 
     async with make() as life, life.run("r") as run:
         with pytest.raises(LedgerUnavailable) as caught:
             await run.transaction("sell", ends_itself)
-        assert caught.value.effect_ran == "no"
+        assert (caught.value.code, caught.value.effect_ran) == ("ledger-unreachable", "no")
         assert shop.sold == 0
         assert await run.transaction("sell", shop.sells()) == 1
         assert sound(life)

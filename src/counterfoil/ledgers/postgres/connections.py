@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar
 import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
-from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.rows import tuple_row
 
@@ -70,6 +70,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def idle(self) -> bool:
         """Whether it can be used for another question."""
         return self.pgconn.transaction_status == _IDLE
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether a statement on it has not ended, outside of a pipeline."""
+        pgconn = self.pgconn
+        return pgconn.transaction_status == TransactionStatus.ACTIVE and pgconn.pipeline_status == PipelineStatus.OFF
 
     def direct(self) -> bool:
         """Return whether no pooler is in between: one gives out process ids of its own."""

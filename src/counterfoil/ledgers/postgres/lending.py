@@ -246,12 +246,21 @@ class _Attempt:
             connection.lent = False
             if self._pool.inherited:
                 _cut_off(connection)
+            open_still = connection.in_progress
+            if open_still:
+                # Whatever is said on it now would wait for that to end: for a COPY, for ever.
+                connection.close()
         self._pool.usable()
+        if open_still:
+            raise _still_open()
         if connection.refused:
             raise _ended_by_itself()
+        closed_by_body = connection.closed and not connection.broken
         try:
             connection.execute(f"RELEASE {_MARK}")
         except psycopg.Error as error:
+            if connection.closed and not closed_by_body:
+                raise
             raise _not_as_it_was(error) from error
         return body
 
@@ -292,6 +301,14 @@ def _ended_by_itself() -> UsageError:
         "the body tried to commit or roll back; its transaction is the ledger's, and nothing was written",
         code="transaction-ended",
         hint=_MEND,
+    )
+
+
+def _still_open() -> UsageError:
+    return UsageError(
+        "a statement of the body is still in progress (a COPY, or rows that are streamed); nothing was written",
+        code="statement-open",
+        hint="end it before the body returns: use `with cursor.copy(…)`, read the rows to their end",
     )
 
 
