@@ -49,6 +49,27 @@ def test_psycopg_stages_in_its_own_transactions(server: PostgresShop) -> None:
     assert server.orders() == {"o1"}
 
 
+@pytest.mark.rule("X1", "X2")
+@pytest.mark.parametrize("kind", [psycopg.Cursor, psycopg.ClientCursor, psycopg.RawCursor])
+def test_psycopg_stages_in_a_pipeline_and_with_any_kind_of_cursor(server: PostgresShop, kind: Any) -> None:
+    inbox = Inbox(server.url)
+    with server.connected(autocommit=False) as connection:
+        connection.cursor_factory = kind
+        connection.execute(INSERT)
+        server.outbox.stage(connection, server.operation("first $1 %s"), key="first")
+        if kind is not psycopg.ClientCursor:  # psycopg has none for pipelines
+            with connection.pipeline():
+                connection.execute("INSERT INTO orders (id) VALUES ('o2')")
+                server.outbox.stage(connection, server.operation("piped"), key="piped", lane="a")
+                server.outbox.stage(connection, server.operation("piped"), key="piped", lane="a")
+                with pytest.raises(NameConflict):
+                    server.outbox.stage(connection, server.operation("other"), key="piped")
+                assert [inbox.once(connection, "billing", "m") for _ in range(2)] == [True, False]
+        connection.commit()
+    inbox.close()
+    assert staged(server, "first", "piped") == [True, kind is not psycopg.ClientCursor]
+
+
 @pytest.mark.rule("X1")
 def test_a_transaction_that_has_failed_is_refused(server: PostgresShop) -> None:
     with server.connected(autocommit=False) as connection:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from counterfoil.errors import UsageError
+from counterfoil.ledgers.postgres.outbox_staging import numbered
 from counterfoil.ports.outbox_store import Staging
 from counterfoil.staging.postgres_state import check_kind, placing
 from counterfoil.staging.running import Rows, no_connection, no_transaction, run, run_async
@@ -38,8 +39,9 @@ def check(connection: Any, ledger: Any) -> None:
             code="no-transaction",
             hint="roll it back, or to a savepoint",
         )
-    # Without autocommit the first statement begins one.
-    if status != TransactionStatus.INTRANS and (status != TransactionStatus.IDLE or connection.autocommit):
+    # Without autocommit the first statement begins one, and in a pipeline it may be on its way.
+    first = status == TransactionStatus.IDLE or connection.pgconn.pipeline_status != PipelineStatus.OFF
+    if status != TransactionStatus.INTRANS and (connection.autocommit or not first):
         raise no_transaction(_BEGIN)
 
 
@@ -56,8 +58,8 @@ def stage(connection: psycopg.Connection[Any], staging: Staging, ledger: Any) ->
     with connection.cursor(row_factory=tuple_row) as cursor:
 
         def execute(sql: str, parameters: Sequence[Any]) -> Rows:
-            cursor.execute(sql.encode(), parameters)
-            return cursor.fetchall() if cursor.description is not None else []
+            cursor.execute(_said(cursor, sql), parameters)
+            return cursor.fetchall()
 
         run(placing(connection, ledger), execute)
         return run(staging, execute)
@@ -68,8 +70,14 @@ async def stage_async(connection: psycopg.AsyncConnection[Any], staging: Staging
     async with connection.cursor(row_factory=tuple_row) as cursor:
 
         async def execute(sql: str, parameters: Sequence[Any]) -> Rows:
-            await cursor.execute(sql.encode(), parameters)
-            return await cursor.fetchall() if cursor.description is not None else []
+            await cursor.execute(_said(cursor, sql), parameters)
+            return await cursor.fetchall()
 
         await run_async(placing(connection, ledger), execute)
         return await run_async(staging, execute)
+
+
+def _said(cursor: object, sql: str) -> bytes:
+    # The connection's own kind of cursor: whoever chose it may need it, behind a pooler for example.
+    counted = isinstance(cursor, (psycopg.RawCursor, psycopg.AsyncRawCursor))
+    return (numbered(sql) if counted else sql).encode()

@@ -2,7 +2,8 @@
 
 Parameters are `%s`; drivers that count them get `$1` (`numbered`). A lane's row is locked before anything of that lane
 is written, and until the commit: so places are in commit order, and a rollback leaves no gap. A snapshot that is
-older than the lock gets a serialization failure, as it does for the application's own rows.
+older than the lock gets a serialization failure, as it does for the application's own rows. Each statement returns
+rows, for in a pipeline nobody can see whether one does.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ _TAKE: Final = (
 _FORGET: Final = (
     "DELETE FROM :schema.inbox WHERE (source, message) IN"
     " (SELECT source, message FROM :schema.inbox WHERE at < %s::float8 ORDER BY at LIMIT 10 FOR UPDATE SKIP LOCKED)"
+    " RETURNING at"
 )
 
 
