@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from counterfoil import NameConflict
+from counterfoil import LedgerCorrupt, NameConflict, RunPruned
 from counterfoil.effects.effect import effect, recorded
 from counterfoil.outcomes import Accepted, Uncertain
 from counterfoil.protocol import codec, records, slots
@@ -92,3 +92,40 @@ def test_a_flow_refuses_another_request_before_it_sends_or_asks_anything(phase: 
     with pytest.raises(NameConflict, match="effect 'pay'"):
         play.run(effect(play.scope, call(request=b"[2]")))
     assert play.requests == []
+
+
+@pytest.mark.rule("L10")
+def test_a_flow_sends_and_asks_nothing_for_an_effect_that_a_pruned_run_holds_without_an_outcome() -> None:
+    play = Play()
+    play.known(slots.intent("pay", 1), "intent", codec.IntentBody())
+    pruned(play)
+    with pytest.raises(RunPruned, match="effect 'pay'"):
+        play.run(effect(play.scope, call()))
+    assert play.requests == []
+
+
+@pytest.mark.rule("L10")
+def test_a_flow_begins_nothing_in_a_pruned_run() -> None:
+    play = Play()
+    pruned(play)
+    with pytest.raises(RunPruned, match="nothing under effect 'pay'"):
+        play.run(effect(play.scope, call()))
+    assert play.requests == []
+
+
+@pytest.mark.rule("L4")
+def test_an_acceptance_that_says_when_the_next_attempt_is_due_is_no_plain_one_and_is_refused() -> None:
+    play = Play()
+    play.known(slots.intent("pay", 1), "intent", codec.IntentBody())
+    play.known(slots.outcome("pay", 1), "accepted", codec.OutcomeBody(proof=PROOF, due=1.0))
+    with pytest.raises(LedgerCorrupt, match="accepted-due"):
+        recorded(play.scope, "pay", None)
+
+
+@pytest.mark.rule("L10")
+def test_what_a_pruned_run_keeps_of_an_attempt_alone_is_answered() -> None:
+    play = Play()
+    ending = codec.OutcomeBody(proof=PROOF)
+    play.known(slots.buried("pay", 1), "buried", codec.BuriedBody(phase="accepted", at=1.0, outcome=ending))
+    pruned(play)
+    assert isinstance(recorded(play.scope, "pay", None), Accepted)
