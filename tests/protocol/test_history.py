@@ -52,6 +52,14 @@ def test_the_first_record_of_a_slot_stays() -> None:
     assert found.epoch == "3.a"
 
 
+@pytest.mark.rule("L1")
+def test_what_comes_with_a_record_that_is_known_is_taken_in() -> None:
+    history = History("n", "r")
+    history.take(record("step/a", 1))
+    history.take(record("step/a", 1), record("step/b", 2))
+    assert [each.slot for each in history] == ["step/a", "step/b"]
+
+
 @pytest.mark.rule("L14")
 def test_a_run_began_in_the_generation_of_its_first_record_in_whatever_order_they_were_learnt() -> None:
     history = History("n", "r")
