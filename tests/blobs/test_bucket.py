@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import asdict
 from functools import partial
@@ -34,7 +36,7 @@ from counterfoil.recipients.blobs.s3.bucket import SealedObject
 from counterfoil.recipients.blobs.s3.client import Asking, Client
 from counterfoil.recipients.blobs.s3.journal import Log
 from counterfoil.recipients.http.authority import CodeAuthority
-from tests.blobs.endpoints import Endpoint
+from tests.blobs.endpoints import Endpoint, Endpoints
 from tests.blobs.s3_support import Meddler, bucket, client_of, keys, uploads
 from tests.blobs.support import MIB, some_bytes
 from tests.support import Gate
@@ -391,7 +393,7 @@ def dying(number: int, when: str) -> Any:
 def test_killed_at_every_request_a_blob_is_sealed_or_invisible_and_nothing_is_left(
     ministack: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    # The others are in a campaign: `python -m tests.torture`.
+    # One endpoint is enough here: what differs between them is in the other tests.
     blobs = bucket(ministack, tmp_path / "journal", part_bytes=PART, settle_s=0.0)
     number = visible = 0
     while True:
@@ -430,6 +432,37 @@ def test_killed_at_every_request_a_blob_is_sealed_or_invisible_and_nothing_is_le
         number += 1
     assert number >= 7
     assert blobs.check(reference).sound
+
+
+@pytest.mark.rule("K6")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_does_not_grow_with_a_blob_that_is_sent_and_read(endpoints: Endpoints, tmp_path: Path) -> None:
+    endpoint = endpoints.get("ministack")
+    there = bucket(endpoint, tmp_path / "journal", probed=False)
+    _ = there.capabilities()
+    code = f"""
+import sys
+from pathlib import Path
+from counterfoil import Blobs, Secret
+blobs = Blobs({there.url!r}, credentials=({endpoint.access!r}, Secret("env:TEST_S3_SECRET")),
+              journal={str(tmp_path / "journal")!r})
+with blobs.writer() as writer:
+    for number in range(128):
+        writer.write(bytes([number]) * (1 << 20))
+    reference = writer.seal().proof
+def peak():
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024
+written = peak()
+with blobs.reader(reference) as reader:
+    size = sum(len(each) for each in reader)
+print(size, written, peak())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    size, sent_mib, read_mib = map(int, done.stdout.split())
+    assert size == 128 * MIB
+    assert sent_mib < 64
+    # Whoever reads holds a chunk, which is a part, and what it came in.
+    assert read_mib < 80
 
 
 @pytest.mark.rule("K5")

@@ -1,6 +1,15 @@
 """`counterfoil blobs`: what it writes, and its exit codes."""
 
+import fcntl
 import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +17,8 @@ import pytest
 
 from counterfoil import Blobs
 from counterfoil.cli import main
+from tests.blobs.endpoints import Endpoint
+from tests.blobs.s3_support import SECRET, bucket
 from tests.blobs.support import MIB, data_of, some_bytes
 
 HELLO = "sha256:5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"
@@ -61,6 +72,44 @@ def test_a_damaged_blob_is_found_among_the_others_and_no_file_appears(root: Path
     assert ran(capfdbinary, "get", third["digest"], "-o", "out")[0] == 0
     assert (root.parent / "out").stat().st_size == 2 * MIB
     assert ran(capfdbinary, "get", third["digest"], "-o", "out")[0] == 2
+
+
+@pytest.mark.rule("K3")
+def test_doctor_says_what_a_bucket_was_found_to_do(
+    ministack: Endpoint, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = bucket(ministack, tmp_path / "made")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ministack.access)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("COUNTERFOIL_BLOBS_JOURNAL", str(tmp_path / "journal"))
+    code, out, _ = ran(capfdbinary, "doctor", "--store", there.url, "--json")
+    assert code == 0
+    assert json.loads(out) == {"capabilities": {"kind": "bucket", **asdict(ministack.known)}}
+    code, out, _ = ran(capfdbinary, "doctor", "--store", there.url)
+    assert (code, out.decode().splitlines()[:3]) == (0, ["kind: bucket", "create: atomic", "complete: atomic"])
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals here")
+def test_on_a_terminal_a_bar_says_how_far_it_is(root: Path) -> None:
+    (root.parent / "large").write_bytes(some_bytes(4 * MIB))
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    command = [sys.executable, "-m", "counterfoil", "blobs", "put", "large"]
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment, check=True
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):
+        while data := os.read(ours, 65536):
+            shown += data
+    os.close(ours)
+    assert done.stdout.startswith(b"sha256:")
+    # Cut of its colours and moves.
+    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
+    assert "put" in text
+    assert "4.2/4.2 MB" in text
 
 
 @pytest.mark.rule("K5")

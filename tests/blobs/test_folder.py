@@ -25,6 +25,8 @@ from counterfoil.recipients.blobs import behind, folder, locks, pieces, staged, 
 from tests.blobs.support import MIB, data_of, killed_at, on_their_way, some_bytes
 from tests.support import Gate
 
+RULE_PARTS = ("K",)
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:

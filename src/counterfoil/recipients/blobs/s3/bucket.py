@@ -227,6 +227,8 @@ class SealedObject(Sealed):
         first = number - number % count
         base = first * record.chunk_bytes
         if first != self._first:
+            # Not two at once.
+            self.close()
             self._fetched = self._range(base, min(base + count * record.chunk_bytes, record.reference.size))
             self._first = first
         start, end = record.span(number)
