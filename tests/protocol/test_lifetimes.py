@@ -38,3 +38,11 @@ def test_a_pruned_run_answers_with_the_result_that_its_tombstone_keeps(result: b
         play.run(lifetime.finish(play.scope, b"1"))
     assert raised.value.outcome == kept
     assert play.appended() == []
+
+
+@pytest.mark.rule("E6")
+def test_a_run_that_has_ended_is_not_ended_again() -> None:
+    play = Play()
+    of_run(play, slots.FINISHED, "finished", codec.FinishedBody(result=msgspec.Raw(b"7")))
+    play.run(lifetime.finish(play.scope, b"7"))
+    assert play.requests == []
