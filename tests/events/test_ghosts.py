@@ -121,7 +121,11 @@ async def test_behind_a_socket_that_is_full_nothing_is_put_and_a_cut_one_sends_n
         line = await events.broker._lines.get(time.monotonic() + 5)
         await eventually(lambda: line._wire.stalled)
         outcome = await brokered.perform(events.publish(stream.subject(), b"2"), timeout_s=0.2)
-        assert (type(outcome), outcome.evidence.kind) == (Rejected, "deadline-before-dispatch")
+        # On a busy machine the others' second may be over by then, and with it the connection.
+        assert (type(outcome), outcome.evidence.kind) in (
+            (Rejected, "deadline-before-dispatch"),
+            (Rejected, "connect-failed"),
+        )
         assert all(isinstance(one, Uncertain) for one in await asyncio.gather(*full))
         await brokered.idle()
         nats_proxy.rule = None
