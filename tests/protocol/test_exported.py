@@ -106,6 +106,6 @@ def test_a_line_that_lacks_something_is_refused(lacking: str) -> None:
 
 
 @pytest.mark.rule("N6")
-def test_where_a_person_says_that_nothing_happened_no_placeholder_says_that_there_is_a_proof() -> None:
+def test_no_placeholder_stands_for_a_proof_where_a_person_says_that_there_is_none() -> None:
     assert exported.redact({"happened": False, "proof": None})["proof"] is None
     assert exported.redact({"happened": True, "proof": "m1"})["proof"] != "m1"
