@@ -69,10 +69,10 @@ async def test_a_server_that_does_not_read_is_cut_off_so_that_nothing_lands_late
         nats_proxy.rule = On(rb"HPUB", Act.DROP)
         began = time.monotonic()
         # Dropped together with the ping that asks whether it was read.
-        calls = [brokered.begin(events.publish(stream.subject(), b"2"), timeout_s=0.3) for _ in range(3)]
+        calls = [brokered.begin(events.publish(stream.subject(), b"2"), timeout_s=1) for _ in range(3)]
         outcomes = await asyncio.gather(*calls)
         assert [(type(one), one.evidence.kind) for one in outcomes] == [(Uncertain, "deadline")] * 3
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 2
         await brokered.idle()
         nats_proxy.rule = None
         assert isinstance(await brokered.perform(events.publish(stream.subject(), b"3")), Accepted)

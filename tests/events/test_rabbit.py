@@ -19,6 +19,9 @@ from tests.servers.rabbitmq import RabbitMQ
 aio_pika = pytest.importorskip("aio_pika", reason="aio-pika is not installed: no test with a real RabbitMQ")
 from counterfoil.recipients.events import rabbit  # noqa: E402
 
+# A loop that ends may not run any more what aio-pika itself begins then.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .Connection.close. was never awaited")
+
 _numbers = count(1)
 
 
