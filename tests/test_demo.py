@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from counterfoil.cli.demo import lanes
 from counterfoil.cli.demo.lanes import points
 
 PROGRAM = [sys.executable, "-c", "import sys; from counterfoil.cli import main; sys.exit(main())"]
@@ -65,6 +67,27 @@ def test_interrupted_it_ends_all_its_processes(tmp_path: Path, number: int) -> N
     last = said.decode().splitlines()[-1]
     assert re.fullmatch(rf"stopped after \d+ kills?; files kept in {re.escape(str(folder))}", last)
     assert left_behind(folder) == []
+
+
+def test_interrupted_while_a_process_starts_it_ends_that_one_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = subprocess.Popen
+
+    def started(*args: Any, **options: Any) -> Any:
+        process = start(*args, **options)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    with pytest.raises(KeyboardInterrupt), lanes.payee(tmp_path):
+        raise AssertionError("the interrupt was lost")
+    lane = lanes.Lane("ours", tmp_path, port=1, planned=["never 0"])
+    with pytest.raises(KeyboardInterrupt):
+        lane.poll()
+    lane.stop()
+    monkeypatch.undo()
+    assert left_behind(tmp_path) == []
 
 
 def test_the_worker_starts_without_what_only_people_need() -> None:

@@ -20,6 +20,7 @@ ENDLESS: Final = 1000
 # Delays count from the start of a process, which takes about 0.15 s.
 DELAY_S: Final = (0.12, 0.35)
 NUMBERS: Final = (4, 30)
+_ENDINGS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def points(seed: int, kills: int) -> list[str]:
@@ -121,7 +122,7 @@ class Lane:
                 self._kill_at = time.monotonic() + float(delay)
                 point = "never 0"
         words = ["worker", self.side, str(self._folder), str(self._port), until, point]
-        with (self._folder / f"{self.side}-errors.log").open("ab") as errors:
+        with (self._folder / f"{self.side}-errors.log").open("ab") as errors, _uninterrupted():
             self._process = subprocess.Popen(  # noqa: S603 - our own module
                 _python(*words),
                 stdin=subprocess.DEVNULL,
@@ -134,19 +135,36 @@ class Lane:
 @contextmanager
 def payee(folder: Path) -> Generator[int]:
     """Have a payee in a process of its own, and give its port."""
-    # In sessions of their own: Ctrl-C reaches the parent alone, which ends everything.
-    process = subprocess.Popen(  # noqa: S603 - our own module
-        _python("payee", str(folder / "payee.db")),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with _uninterrupted():
+            # In sessions of their own: Ctrl-C reaches the parent alone, which ends everything.
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                _python("payee", str(folder / "payee.db")),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
         assert process.stdout is not None
         yield int(process.stdout.readline() or 0)
     finally:
-        process.kill()
-        process.communicate()
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
+def _uninterrupted() -> Generator[None]:
+    """Let Ctrl-C and SIGTERM wait: in the middle of a start they would leave a process that nobody knows of."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _ENDINGS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)
 
 
 def _python(module: str, *words: str) -> list[str]:

@@ -99,6 +99,9 @@ def probe(client: Client, journal: Journal) -> Capabilities:
         log.remove()
     finally:
         log.close()
+    if NOT_ATOMIC in (create, complete):
+        # Of an endpoint that lets two win in one race, no other race is believed: it was won by luck.
+        create, complete = (NOT_ATOMIC if one == ATOMIC else one for one in (create, complete))
     return Capabilities(create=create, complete=complete, versions=versions, checksums=checked.refused)
 
 
