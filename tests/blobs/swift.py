@@ -45,6 +45,11 @@ pipeline = {before}{kind}-server
 [app:{kind}-server]
 use = egg:swift#{kind}
 account_autocreate = true
+# Its half a second for a neighbour ends as a 503 where the machine is busy.
+conn_timeout = 20
+node_timeout = 30
+recoverable_node_timeout = 30
+error_suppression_limit = 1000000
 """
 _FILTERS: Final = ("catch_errors", "listing_formats", "s3api", "tempauth", "slo", "versioned_writes", "symlink")
 _OPTIONS: Final = {
