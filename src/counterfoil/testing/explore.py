@@ -19,14 +19,13 @@ from msgspec.structs import replace
 
 from counterfoil.effects.effect import EffectCall, effect
 from counterfoil.effects.evidence import settle
-from counterfoil.effects.scope import Memory, Scope
+from counterfoil.effects.scope import Scope
 from counterfoil.errors import EffectUnresolved, LedgerUnavailable, OwnerRetired
 from counterfoil.protocol import codec
-from counterfoil.protocol.history import History
-from counterfoil.protocol.keys import Fingerprints, effect_key
+from counterfoil.protocol.keys import effect_key
 from counterfoil.protocol.requests import Append, Call, Filled, Now, Pause, Read, Request, Returned
 from counterfoil.testing.rules import Rules, Violation, returned
-from counterfoil.testing.world import NAMESPACE, RUN, Faults, Options, World, ask, hear, perform, who
+from counterfoil.testing.world import NAMESPACE, RUN, Faults, Options, World, ask, fresh_scope, hear, perform, who
 
 Flow = Coroutine[Request[Any], Any, Any]
 NAME: Final = "charge"
@@ -131,16 +130,7 @@ class _Going:
     __slots__ = ("_flow", "_scope", "request")
 
     def __init__(self, script: Callable[[Scope], Flow], life: str) -> None:
-        self._scope = Scope(
-            namespace=NAMESPACE,
-            run=RUN,
-            history=History(NAMESPACE, RUN),
-            memory=Memory(),
-            fingerprints=Fingerprints({"k": b"key"}, "k"),
-            own_epochs={life},
-            owned=True,
-            epoch=life,
-        )
+        self._scope = fresh_scope(life)
         self._flow = script(self._scope)
         self.request: Request[Any] = self._flow.send(None)
 

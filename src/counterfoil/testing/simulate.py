@@ -21,16 +21,28 @@ from counterfoil.effects import decide as deciding
 from counterfoil.effects import lifetime, park
 from counterfoil.effects.effect import UNASKABLE, EffectCall, effect
 from counterfoil.effects.evidence import settle
-from counterfoil.effects.scope import Memory, Scope
+from counterfoil.effects.scope import Scope
 from counterfoil.effects.step import StepCall, step
 from counterfoil.errors import Conflict, EffectUnresolved, LedgerUnavailable, OwnerRetired, UsageError
 from counterfoil.protocol import codec, states
 from counterfoil.protocol.checker import Checker, Item
-from counterfoil.protocol.history import History, look
-from counterfoil.protocol.keys import Fingerprints, effect_key
+from counterfoil.protocol.history import look
+from counterfoil.protocol.keys import effect_key
 from counterfoil.protocol.requests import Append, Call, Filled, Pause, Read, Request, Returned
 from counterfoil.testing.rules import Rules, Violation, returned
-from counterfoil.testing.world import NAMESPACE, RUN, Faults, Options, World, ask, hear, perform, proof, who
+from counterfoil.testing.world import (
+    NAMESPACE,
+    RUN,
+    Faults,
+    Options,
+    World,
+    ask,
+    fresh_scope,
+    hear,
+    perform,
+    proof,
+    who,
+)
 
 Flow = Coroutine[Request[Any], Any, Any]
 NAMES: Final = ("charge", "mail", "door")
@@ -125,16 +137,7 @@ class Simulation:
 
     def _begin(self, process: Process) -> None:
         process.life += 1
-        process.scope = Scope(
-            namespace=NAMESPACE,
-            run=RUN,
-            history=History(NAMESPACE, RUN),
-            memory=Memory(),
-            fingerprints=Fingerprints({"k": b"key"}, "k"),
-            own_epochs={process.epoch},
-            owned=True,
-            epoch=process.epoch,
-        )
+        process.scope = fresh_scope(process.epoch)
         process.flow = process.script(process.scope, self)
         process.request = process.flow.send(None)
 

@@ -15,9 +15,11 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from counterfoil.effects.scope import Memory, Scope
 from counterfoil.errors import CommitUnknown, LedgerUnavailable, OwnerRetired
 from counterfoil.outcomes import Evidence, Failed, Rejected
 from counterfoil.protocol.history import History
+from counterfoil.protocol.keys import Fingerprints
 from counterfoil.protocol.records import Draft, Entry, Record, checksum, entry_of, record_of
 from counterfoil.protocol.requests import (
     Append,
@@ -37,6 +39,20 @@ from counterfoil.protocol.requests import (
 
 NAMESPACE: Final = "world"
 RUN: Final = "r"
+
+
+def fresh_scope(epoch: str) -> Scope:
+    """Return the run as a new life knows it that has read nothing yet."""
+    return Scope(
+        namespace=NAMESPACE,
+        run=RUN,
+        history=History(NAMESPACE, RUN),
+        memory=Memory(),
+        fingerprints=Fingerprints({"k": b"key"}, "k"),
+        own_epochs={epoch},
+        owned=True,
+        epoch=epoch,
+    )
 
 
 def perform() -> None:
