@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from counterfoil.ports.outbox_store import AttemptRow, Claim, Requeue, Story
+from counterfoil.ports.outbox_store import AttemptRow, Claim, Ending, Requeue, Story
 from counterfoil.protocol import standings
 from counterfoil.protocol.standings import LOOK, SEND, Standing
 
 # States in which an intent waits for a person, or for a dispatcher that knows more.
 RESTING = frozenset({"needs-operator", "quarantined", "blocked"})
+# What a lane does after the end of a claim of its head.
+WAIT, HOLD, SKIP, ON = "wait", "hold", "skip", "on"
 # As a receipt shows what a dispatcher has in hand.
 DISPATCHING = "dispatching"
 
@@ -73,6 +75,22 @@ def orphan(intent: int, what: Sequence[Any], *, then: tuple[str, Standing], now:
     tried = "retry-scheduled" if standing.claims > standing.revoked else "pending"
     state = "reconciling" if kind == LOOK else tried
     return ready_values(intent, what, Requeue(kind=kind, state=state, standing=standing), now=now)
+
+
+def lane_after(ending: Ending) -> tuple[str, str]:
+    """Say what the lane of an intent does after the end of a claim of it, and why it does not simply go on.
+
+    Returns:
+        `wait` for another claim, `hold` with what is in the way, `skip` (go on without it) with the reason, or `on`.
+    """
+    claim, again = ending.claim, ending.requeue
+    if again is not None and again.state not in RESTING:
+        return WAIT, ""
+    if again is None and ending.phase != "uncertain":
+        return ON, ""
+    if claim.on_stuck == "halt":
+        return HOLD, (again.reason if again is not None else None) or ending.phase
+    return SKIP, f"lane {claim.lane!r} went on without it"
 
 
 def attempt_row(row: Sequence[Any], standing: Standing) -> AttemptRow:

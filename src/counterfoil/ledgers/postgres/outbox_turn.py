@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from psycopg.adapt import Transformer
 
-from counterfoil.ledgers.outbox_rows import RESTING, counted, ready_again
+from counterfoil.ledgers.outbox_rows import HOLD, SKIP, WAIT, counted, lane_after, ready_again
 from counterfoil.ledgers.postgres import wire
 from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.postgres.outbox_staging import worded
@@ -267,22 +267,18 @@ class PostgresTurn:
         """Let lanes go on or stand still, in their order: whoever locks several heads locks them in that."""
         going: list[tuple[str, int]] = []
         for ending in endings:
-            claim, again = ending.claim, ending.requeue
+            claim = ending.claim
             assert claim.lane is not None
             assert claim.place is not None
-            resting = again is not None and again.state in RESTING
-            if again is not None and not resting:
+            step, why = lane_after(ending)
+            if step == WAIT:
                 continue
-            stuck = resting or ending.phase == "uncertain"
-            if stuck and claim.on_stuck == "halt":
+            if step == HOLD:
                 advance(self._ask, going, now=self.now)
                 going = []
-                reason = again.reason if again is not None else ending.phase
-                what = {"lane": claim.lane, "at": claim.place, "stuck": reason or ending.phase, "since": self.now}
-                self._ask.rows(_HOLD, what)
+                self._ask.rows(_HOLD, {"lane": claim.lane, "at": claim.place, "stuck": why, "since": self.now})
                 continue
-            if stuck:
-                why = f"lane {claim.lane!r} went on without it"
+            if step == SKIP:
                 said = (claim.effect_id, claim.effect_id, "skip", f"dispatcher {self._epoch}", why, b"{}", self.now)
                 self._ask.rows(ACT, said)
             going.append((claim.lane, claim.place))

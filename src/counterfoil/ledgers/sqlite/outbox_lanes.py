@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from counterfoil.ledgers.outbox_rows import HOLD, SKIP, WAIT, lane_after
 from counterfoil.ledgers.sqlite.engines import Connection
 from counterfoil.ports.outbox_store import Ending
-
-# States in which an intent waits for a person, or for a dispatcher that knows more.
-_RESTING: Final = ("needs-operator", "quarantined", "blocked")
 
 _ADVANCE: Final = (
     "INSERT INTO counterfoil_lane_head (lane, at) VALUES (?, ?) ON CONFLICT (lane) DO UPDATE"
@@ -30,20 +28,17 @@ _SKIPPED: Final = (
 
 def settle_lane(connection: Connection, ending: Ending, *, owner: str, now: float) -> None:
     """Move a lane on, or hold it, after the end of a claim of its head."""
-    claim, requeue = ending.claim, ending.requeue
+    claim = ending.claim
     assert claim.lane is not None
     assert claim.place is not None
-    resting = requeue is not None and requeue.state in _RESTING
-    if requeue is not None and not resting:
+    step, why = lane_after(ending)
+    if step == WAIT:
         return
-    stuck = resting or ending.phase == "uncertain"
-    if stuck and claim.on_stuck == "halt":
-        reason = requeue.reason if requeue is not None else ending.phase
-        hold(connection, claim.lane, claim.place, why=reason or ending.phase, now=now)
+    if step == HOLD:
+        hold(connection, claim.lane, claim.place, why=why, now=now)
         return
-    if stuck:
-        reason = f"lane {claim.lane!r} went on without it"
-        connection.execute(_SKIPPED, (claim.effect_id, claim.effect_id, f"dispatcher {owner}", reason, now))
+    if step == SKIP:
+        connection.execute(_SKIPPED, (claim.effect_id, claim.effect_id, f"dispatcher {owner}", why, now))
     advance(connection, claim.lane, claim.place, now=now)
 
 
