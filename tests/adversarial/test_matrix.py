@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,12 +34,6 @@ def colour(request: pytest.FixtureRequest) -> Colour:
 @pytest.fixture
 async def stream(nats: NatsCluster) -> Stream:
     return await Stream.make(nats.url)
-
-
-@pytest.fixture
-def nats_proxy(nats: NatsCluster) -> Iterator[Proxy]:
-    with Proxy(nats.nodes[0].port) as between:
-        yield between
 
 
 def check(seen: Seen, expected: Cell) -> None:

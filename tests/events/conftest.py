@@ -9,7 +9,6 @@ from counterfoil import Events
 from tests.events import support
 from tests.events.support import Brokered, Stream
 from tests.servers.nats import NatsCluster
-from tests.servers.proxy import Proxy
 from tests.support import Colour
 
 
@@ -21,12 +20,6 @@ def colour(request: pytest.FixtureRequest) -> Colour:
 @pytest.fixture
 async def stream(nats: NatsCluster) -> Stream:
     return await Stream.make(nats.url)
-
-
-@pytest.fixture
-def nats_proxy(nats: NatsCluster) -> Iterator[Proxy]:
-    with Proxy(nats.nodes[0].port) as between:
-        yield between
 
 
 @pytest.fixture

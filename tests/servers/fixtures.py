@@ -122,6 +122,13 @@ def nats() -> Iterator[NatsCluster]:
 
 
 @pytest.fixture
+def nats_proxy(nats: NatsCluster) -> Iterator[Proxy]:
+    """A proxy in front of the shared NATS server."""
+    with Proxy(nats.nodes[0].port) as between:
+        yield between
+
+
+@pytest.fixture
 def own_nats() -> Iterator[NatsCluster]:
     """One NATS server of one test, which syncs each write: it may be stopped and killed."""
     with _make(lambda: NatsCluster(1, sync_always=True)) as server:
