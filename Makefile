@@ -18,12 +18,13 @@ SEEDS      ?= 20000
 WORKERS    ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check rules bench torture simulate mutate docs pins clean
+.PHONY: help demo test coverage again check rules bench torture simulate mutate docs pins clean
 
 help:
 	@echo "make demo      watch a worker survive 25 kills without sending anything twice"
 	@echo "make test      run the tests                         (ARGS='-k name', WORKERS=0 for one process)"
 	@echo "make coverage  the same, failing where a branch of the pure core is not covered"
+	@echo "make again     what failed in the last run, by itself"
 	@echo "make check     format, lint, types, imports, dependencies, rules, generated docs"
 	@echo "make rules     which rule of the specification is proved by how many tests"
 	@echo "make bench     measure, beside other libraries"
@@ -40,8 +41,11 @@ demo: $(VENV)/.run
 test: $(VENV)/.dev
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal $(COVER) $(ARGS)
 
-coverage: COVER := --cov=src/counterfoil/protocol --cov=src/counterfoil/effects --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+coverage again: COVER := --cov=src/counterfoil/protocol --cov=src/counterfoil/effects --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 coverage: test
+
+again: $(VENV)/.dev
+	$(PY) tools/again.py --cov-append $(COVER)
 
 check: $(VENV)/.dev
 	$(PY) -m ruff format --check --quiet $(CODE)
