@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from counterfoil import (
+    UNASKABLE,
     AsyncOutbox,
     Intent,
     NameConflict,
@@ -312,3 +313,23 @@ async def test_the_asyncio_colour_stages_through_blocking_connections(shop: Shop
             await outbox.wait("o1", timeout_s=0.01)
         with pytest.raises(TimeoutError, match="nothing is staged"):
             await outbox.wait("o7", timeout_s=0.01)
+
+
+def test_arguments_by_name_are_bound_as_those_by_position() -> None:
+    mail = Recipient("mail")
+
+    @mail.operation(reconcile=UNASKABLE)
+    def send(ctx: Any, to: Any, subject: str) -> None: ...
+
+    @mail.operation
+    def post(to: str) -> None: ...
+
+    post.reconcile(lambda to, subject: None)
+    made = send(subject="s", to=("a", "b"))
+    assert made == send(("a", "b"), "s")
+    assert (made.args, made.arguments) == ((("a", "b"), "s"), {"to": ["a", "b"], "subject": "s"})
+    for wrong in ({"to": "a"}, {"to": "a", "subject": "s", "cc": "c"}, {}):
+        with pytest.raises(UsageError):
+            send(**wrong)
+    with pytest.raises(UsageError, match="does not take what the operation takes"):
+        post(to="a")

@@ -59,32 +59,33 @@ class Desk:
         namespace: the scope of keys.
         stamp: the ledger's fingerprints.
         policy: says what an operation's contract allows.
-        trace: the current trace, or None.
     """
 
     namespace: str
     stamp: Stamp
     policy: Callable[[Any], str]
-    trace: str | None = None
 
-    def validated(self, intents: Iterable[Intent], *, named: Callable[[int], str] | None = None) -> list[NewIntent]:
+    def validated(
+        self, intents: Iterable[Intent], *, named: Callable[[int], str] | None = None, trace: str | None = None
+    ) -> list[NewIntent]:
         """Check every intent.
 
         Args:
             intents: what the caller gave.
             named: gives the n-th of them a key where the caller gave none; None: each needs its own.
+            trace: the span that they are staged in, as W3C `traceparent`.
 
         Raises:
             UsageError: one is wrong, or two have the same key.
         """
-        made = [self._validated(intent, named and named(at)) for at, intent in enumerate(intents, start=1)]
+        made = [self._validated(intent, named and named(at), trace) for at, intent in enumerate(intents, start=1)]
         if len(made) > INTENTS_MAX:
             raise UsageError(f"{len(made)} intents at once are too many", hint=f"stage at most {INTENTS_MAX}")
         if len({intent.effect_id for intent in made}) < len(made):
             raise UsageError("two of the intents have the same key")
         return made
 
-    def _validated(self, intent: Intent, derived: str | None) -> NewIntent:
+    def _validated(self, intent: Intent, derived: str | None, trace: str | None) -> NewIntent:
         given = derived if intent.key is None else intent.key
         if given is None:
             raise UsageError("an intent needs a key", hint="name it after what it belongs to: key='order-42'")
@@ -103,7 +104,8 @@ class Desk:
         expires_at = _moment(intent.expires_at, "expires_at")
         if expires_at is not None and not_before is not None and expires_at <= not_before:
             raise UsageError("expires_at is not after not_before: it would never be sent")
-        check_narrower(self.policy(intent.operation), intent.policy)
+        if intent.policy is not None:
+            check_narrower(self.policy(intent.operation), intent.policy)
         return NewIntent(
             effect_id=keys.outbox_key(self.namespace, key),
             namespace=self.namespace,
@@ -118,7 +120,7 @@ class Desk:
             on_stuck="halt" if lane is None else lane.on_stuck,
             not_before=not_before,
             expires_at=expires_at,
-            trace=self.trace,
+            trace=trace,
         )
 
 

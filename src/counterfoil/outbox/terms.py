@@ -69,14 +69,12 @@ def narrowed(policy: str, given: str | None) -> str:
     return policy if given is None else min(policy, given, key=POLICIES.index)
 
 
-def check_narrower(policy: str, given: str | None) -> None:
+def check_narrower(policy: str, given: str) -> None:
     """Check the policy that a caller gives for one intent.
 
     Raises:
         UsageError: it is none, or stronger than what the operation's contract allows.
     """
-    if given is None:
-        return
     if given not in POLICIES:
         raise UsageError(f"{given!r} is no policy", hint=f"it is one of {', '.join(POLICIES)}")
     if POLICIES.index(given) > POLICIES.index(policy):

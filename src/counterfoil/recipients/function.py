@@ -166,15 +166,19 @@ class OperationFunction(Generic[P, T]):
         Raises:
             UsageError: they do not fit the function's signature.
         """
+        shape = self.shape_of(self.function)
+        names = shape.names
+        if names is not None and not args and kwargs.keys() == names.keys() and self._looks_up_alike(names):
+            # As it would be bound below, but for the time it takes.
+            given = {name: kwargs[name] for name in names}
+            return BoundOperation(self, tuple(given.values()), {}, _as_json(given))
         try:
-            bound = self.shape_of(self.function).signature.bind(*args, **kwargs)
+            bound = shape.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise UsageError(f"operation {self.__name__!r}: {error}") from None
         bound.apply_defaults()
         self._fits_look_up(bound)
-        # A request is JSON: what `*args` gathered is a list in it.
-        request = {name: list(given) if isinstance(given, tuple) else given for name, given in bound.arguments.items()}
-        return BoundOperation(self, bound.args, bound.kwargs, request)
+        return BoundOperation(self, bound.args, bound.kwargs, _as_json(bound.arguments))
 
     def restored(self, arguments: Any) -> BoundOperation[T]:
         """Bind arguments as they were recorded: by name, what `*args` gathered as a list."""
@@ -207,6 +211,13 @@ class OperationFunction(Generic[P, T]):
         shape = _Shape(function)
         self._shapes = (*self._shapes[-2:], shape)
         return shape
+
+    def _looks_up_alike(self, names: Mapping[str, None]) -> bool:
+        # By position, as the handlers are called: as many parameters take as many arguments.
+        if not callable(self.look_up):
+            return True
+        asked = self.shape_of(self.look_up).names
+        return asked is not None and len(asked) == len(names)
 
     def _fits_look_up(self, bound: inspect.BoundArguments) -> None:
         # Found out now, not when a crash has made the look-up necessary.
@@ -300,6 +311,11 @@ class BoundOperation(Operation[T_co]):
         if self.operation.shape_of(function).context:
             return function(context, *self.args, **self.kwargs)
         return function(*self.args, **self.kwargs)
+
+
+def _as_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    # What `*args` gathered is a list in it.
+    return {name: list(given) if isinstance(given, tuple) else given for name, given in arguments.items()}
 
 
 def takes_context(function: Callable[..., Any]) -> bool:

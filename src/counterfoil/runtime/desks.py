@@ -43,6 +43,7 @@ class Opened:
         self._create = create
         self._lock = threading.Lock()
         self._parts: tuple[OutboxStore, OutboxView] | None = None
+        self._desk: Desk | None = None
 
     @property
     def session(self) -> Session:
@@ -72,25 +73,28 @@ class Opened:
             if self._owned:
                 session.open()
             try:
-                self._parts = _outbox_of(session, create=self._create and create)
+                parts = _outbox_of(session, create=self._create and create)
             except BaseException:
                 if self._owned:
                     session.close()
                 raise
+            self._desk = Desk(namespace=session.namespace, stamp=session._fingerprints, policy=policy_of_operation)
+            self._parts = parts
 
     @property
     def store(self) -> OutboxStore:
         """The store, opened if it was not."""
-        self.open()
-        assert self._parts is not None
-        return self._parts[0]
+        return self._opened()[0]
 
     @property
     def view(self) -> OutboxView:
         """The view, opened if it was not."""
-        self.open()
-        assert self._parts is not None
-        return self._parts[1]
+        return self._opened()[1]
+
+    def _opened(self) -> tuple[OutboxStore, OutboxView]:
+        while (parts := self._parts) is None:
+            self.open()
+        return parts
 
     def prepared(
         self, driver: Any, connection: Any, intents: Iterable[Intent], *, trace: str | None = None
@@ -107,14 +111,15 @@ class Opened:
             UsageError: the connection or an intent is wrong, or there is no outbox yet: the caller's transaction may
                 hold the lock that making its tables would wait for.
         """
-        self.open(create=False)
-        session = self.session
-        driver.check(connection, session.ledger)
+        if self._parts is None:
+            self.open(create=False)
+        driver.check(connection, self.session.ledger)
+        desk = self._desk
+        assert desk is not None
         inside = None if driver.is_async(connection) else of(driver.raw(connection))
-        desk = Desk(namespace=session.namespace, stamp=session._fingerprints, policy=policy_of_operation, trace=trace)
         if inside is None:
-            return desk.validated(intents)
-        made = desk.validated(intents, named=lambda at: inside.key(inside.staged + at))
+            return desk.validated(intents, trace=trace)
+        made = desk.validated(intents, named=lambda at: inside.key(inside.staged + at), trace=trace)
         for _ in made:
             inside.next_ordinal()
         return made

@@ -9,7 +9,7 @@ import contextlib
 import contextvars
 import logging
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 from weakref import WeakMethod
 
 from counterfoil.outbox.endings import NEEDS_OPERATOR, QUARANTINED
@@ -44,17 +44,24 @@ class Staged:
         if len(made) == 1:
             self._span.set_attributes(_of_intent(made[0]))
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
 
 _NOT_TRACED: Final = Staged()
 
 
-@contextlib.contextmanager
-def staging() -> Generator[Staged]:
+def staging() -> contextlib.AbstractContextManager[Staged]:
     """Trace the staging of intents: the span of their sending is linked with this one, whenever that is."""
     trace = loaded("trace")
-    if trace is None:
-        yield _NOT_TRACED
-        return
+    return _NOT_TRACED if trace is None else _staging(trace)
+
+
+@contextlib.contextmanager
+def _staging(trace: Any) -> Generator[Staged]:
     tracer = trace.get_tracer(SCOPE)
     with tracer.start_as_current_span(
         "counterfoil stage", kind=trace.SpanKind.PRODUCER, record_exception=False, set_status_on_exception=False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -29,11 +30,16 @@ def driver_module(connection: Any) -> Any:
     Raises:
         UsageError: it is no connection of a driver that is known.
     """
-    for cls in type(connection).__mro__:
+    return _module_of(type(connection))  # type: ignore[arg-type]  # types are hashable
+
+
+@lru_cache(64)
+def _module_of(kind: type) -> Any:
+    for cls in kind.__mro__:
         name = _DRIVERS.get(cls.__module__.partition(".")[0])
         if name is not None:
             return import_module(f"counterfoil.staging.{name}")
-    raise UsageError(f"{type(connection).__name__} is no connection that intents can be staged through", hint=_KNOWN)
+    raise UsageError(f"{kind.__name__} is no connection that intents can be staged through", hint=_KNOWN)
 
 
 def run(staging: Staging, execute: Callable[[str, Sequence[Any]], Rows]) -> list[bool]:

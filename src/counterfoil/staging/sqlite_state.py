@@ -42,7 +42,7 @@ def check_place(path: str | None, ledger: Any, engine: str) -> None:
         raise UsageError(
             "this connection is one of SQLite, the ledger is not", hint="stage through the ledger's own database"
         )
-    if path is None or identity(path) != identity(at):
+    if path != at and (path is None or identity(path) != identity(at)):
         raise UsageError(
             f"this connection is open on {path or 'a database in memory'}, the outbox is in {at}; nothing was staged",
             hint="the intent has to commit with your rows: use one database for both",
