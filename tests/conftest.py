@@ -17,7 +17,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "developer")
 # Real servers, started when a test asks for one.
 pytest_plugins = ["tests.servers.fixtures"]
 
-GRACE_S = 5.0
+GRACE_S = 30.0
 
 
 def lingering(before: set[threading.Thread]) -> list[threading.Thread]:

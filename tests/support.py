@@ -11,12 +11,12 @@ import inspect
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakSet
 
 import pytest
@@ -29,7 +29,12 @@ from counterfoil.protocol import codec
 from counterfoil.protocol.records import Draft
 from counterfoil.protocol.requests import Append, Pause
 
-PATIENCE_S = 20.0
+# How long a fact is waited for. It is for failures only: nothing that is tested takes so long.
+PATIENCE_S = 60.0
+# Deadlines that are tried one after the other, until the one that is looked for came after what it must not cut off.
+GROWING_S = (0.05, 0.3, 1.2, 5.0, 20.0)
+
+T = TypeVar("T")
 
 
 # --- time
@@ -41,28 +46,32 @@ class Clock:
     def __init__(self, wall: float = 1_000_000.0) -> None:
         self.wall = wall
         self.mono = 0.0
-        self._skip = 0.0
+        self._lock = threading.Lock()
+        # By thread: what one lets pass is not used up by another that looks at the clock meanwhile.
+        self._skips: dict[int, float] = {}
 
     def time(self) -> float:
         return self.wall
 
     def monotonic(self) -> float:
-        now, skip, self._skip = self.mono, self._skip, 0.0
-        self.advance(skip)
+        now = self.mono
+        self.advance(self._skips.pop(threading.get_ident(), 0.0))
         return now
 
     def skip(self, seconds: float) -> None:
         """Let time pass as soon as somebody has looked when his wait began."""
-        self._skip = seconds
+        self._skips[threading.get_ident()] = seconds
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
-        self.wall += seconds
-        self.mono += seconds
+        with self._lock:
+            self.wall += seconds
+            self.mono += seconds
 
     def set_wall(self, by: float) -> None:
         """Set the wall clock forward or back; no time passes."""
-        self.wall += by
+        with self._lock:
+            self.wall += by
 
 
 # --- recipients
@@ -150,6 +159,18 @@ async def eventually(holds: Callable[[], Any]) -> None:
     while not holds():
         assert time.monotonic() < give_up
         await asyncio.sleep(0.003)
+
+
+def tries(shown: Callable[[], Any], each: Iterable[T]) -> Iterator[T]:
+    """Yield one after the other until a try has shown what it may show only where the machine did not stand still.
+
+    That is how long something takes when nothing holds it up, or what a short deadline does when it comes late enough.
+    """
+    for one in each:
+        yield one
+        if shown():
+            return
+    raise AssertionError("no try has shown it")
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
@@ -243,6 +264,27 @@ class Life(Awaited):
     def watch(self, watch: Callable[[str, str, Any], None] | None) -> None:
         self.driver.watch = watch
 
+    def note_pauses(self) -> list[float]:
+        """From now on list the waits of flows as they begin."""
+        waits: list[float] = []
+
+        def watch(moment: str, run: str, request: Any) -> None:
+            if moment == "before" and isinstance(request, Pause):
+                waits.append(request.seconds)
+
+        self.watch(watch)
+        return waits
+
+    async def shared(self, *, by: int) -> None:
+        """Wait until the one call that is under way here has so many callers."""
+
+        def callers() -> int:
+            if hasattr(self.driver, "_keyed"):
+                return sum(len(flight.waiters) for flight in list(self.driver._keyed.values()))
+            return sum(1 + flight.waiters for flight in list(self.driver._flights.values()))
+
+        await eventually(lambda: callers() == by)
+
     def skip_pauses(self, clock: Clock, *, idle_ones: bool = True) -> list[float]:
         """From now on time passes as soon as somebody waits for it; returns the list of all waits."""
         waits: list[float] = []
@@ -319,9 +361,9 @@ class Store:
         engine = "?engine=sqlite3" if kind == "sqlite3" else ""
         self.url = f"sqlite:///{folder}/ledger.db{engine}"
         if kind == "postgres":
-            self.url = f"{server}?schema=store_{next(self._schemas)}&timeout=10&pool=2"
+            self.url = f"{server}?schema=store_{next(self._schemas)}&timeout=30&pool=2"
         elif kind == "nats":
-            self.url = f"{server}/store_{next(self._schemas)}?timeout=10&allow_lazy_sync=1"
+            self.url = f"{server}/store_{next(self._schemas)}?timeout=30&allow_lazy_sync=1"
 
     @property
     def target(self) -> Any:
@@ -431,11 +473,11 @@ def faulty(ledger: Any, fault: Fault) -> Any:
     return made
 
 
-def record_by(life: Life, slot: str, *, kind: str, phase: str, body: Any) -> None:
+def record_by(life: Life, slot: str, *, kind: str, phase: str, body: Any, run_id: str = "r") -> None:
     """Let a life record something at once, whatever its colour."""
     session = life.session
     draft = Draft(slot=slot, kind=kind, phase=phase, body=codec.body_of(body))
-    session.ledger.append(session.entry(session.scope("r", session.state("r")), draft, session.epoch()))
+    session.ledger.append(session.entry(session.scope(run_id, session.state(run_id)), draft, session.epoch()))
 
 
 class TwoMethods:

@@ -22,10 +22,11 @@ from counterfoil import (
     UsageError,
 )
 from counterfoil.effects import carry, lifetime
+from counterfoil.protocol import slots
 from counterfoil.protocol.history import History
 from counterfoil.protocol.requests import Append, Call
 from tests.effects.typing_cases import mounted, mounted_async
-from tests.support import IN_MEMORY, Crash, Fault, Payee, TwoMethods, die_at, faulty, kill
+from tests.support import IN_MEMORY, PATIENCE_S, Crash, Fault, Payee, TwoMethods, die_at, eventually, faulty, kill
 
 PAYEE = Payee()
 CALLS: list[Any] = []
@@ -309,9 +310,9 @@ async def test_a_third_partys_ledger_of_two_methods_is_enough(colour, payee):
         )
         await run.sleep(0, name="rest")
         waiter = asyncio.ensure_future(run.beside.wait_for("paid", "1"))
-        await asyncio.sleep(0.02)
+        await eventually(lambda: slots.wait("paid", "1") in [r.slot for r in life.records()])
         assert await run.beside.deliver("paid", "1", "x") is True
-        assert await asyncio.wait_for(waiter, 5) == "x"
+        assert await asyncio.wait_for(waiter, PATIENCE_S) == "x"
         namespace = life.inner.namespace
     async with colour.life(ledger) as life, life.run("r") as run:
         assert life.inner.namespace == namespace

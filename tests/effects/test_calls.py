@@ -5,13 +5,25 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from counterfoil import UNASKABLE, Accepted, EffectUnresolved, NameConflict, RunCancelled, Uncertain, UsageError
 from counterfoil.protocol.requests import Append, Call
-from tests.support import ASYNCIO, BLOCKING, IN_MEMORY, Clock, Gate, die_at, in_thread
+from tests.support import (
+    ASYNCIO,
+    BLOCKING,
+    IN_MEMORY,
+    PATIENCE_S,
+    Clock,
+    Gate,
+    die_at,
+    eventually,
+    in_thread,
+    tries,
+)
 
 
 async def at_the_gate(call: Any, gate: Gate) -> Any:
@@ -19,6 +31,11 @@ async def at_the_gate(call: Any, gate: Gate) -> Any:
     task = asyncio.ensure_future(call)
     await gate.arrival()
     return task
+
+
+def over_soon(took: list[float], wait_s: float) -> bool:
+    """Whether the last of some calls took little longer than it was to wait."""
+    return took[-1] < wait_s + 1
 
 
 # --- E7, S2: calls of one process
@@ -38,7 +55,7 @@ async def test_concurrent_calls_for_one_name_share_one_run(make, payee):
         calls = [handle.effect("pay", run=pay, reconcile=payee.never) for handle in handles]
         first = await at_the_gate(calls[0], gate)
         others = [asyncio.ensure_future(call) for call in calls[1:]]
-        await asyncio.sleep(0.02)
+        await life.shared(by=8)
         gate.open()
         outcomes = [await task for task in (first, *others)]
         assert all(outcome == Accepted({"item": "item-1", "list": []}, "run") for outcome in outcomes)
@@ -59,7 +76,7 @@ async def test_concurrent_calls_get_the_same_error_as_instances_of_their_own(mak
         run = life.run("r").beside
         first = await at_the_gate(run.effect("pay", run=lose, reconcile=payee.never), gate)
         second = asyncio.ensure_future(run.effect("pay", run=lose, reconcile=payee.never))
-        await asyncio.sleep(0.02)
+        await life.shared(by=2)
         gate.open()
         errors = await asyncio.gather(first, second, return_exceptions=True)
         assert [getattr(error, "reason", error) for error in errors] == ["run-failed", "run-failed"]
@@ -117,7 +134,7 @@ async def test_concurrent_calls_for_one_step_share_one_body(make):
         run = life.run("r").beside
         first = await at_the_gate(run.step("sum", body), gate)
         second = asyncio.ensure_future(run.step("sum", body))
-        await asyncio.sleep(0.02)
+        await life.shared(by=2)
         gate.open()
         one, two = await first, await second
         one.append("mine")
@@ -167,8 +184,9 @@ async def test_of_two_lives_one_sends_and_the_other_waits_for_its_outcome(make, 
 
     async with make() as one, make() as two:
         first = await at_the_gate(one.run("r").beside.effect("pay", run=pay, reconcile=payee.never), gate)
+        pauses = two.note_pauses()
         second = asyncio.ensure_future(two.run("r").beside.effect("pay", run=payee.never, reconcile=payee.never))
-        await asyncio.sleep(0.05)
+        await eventually(lambda: pauses)
         assert not second.done()
         gate.open()
         assert await first == await second == Accepted("item-1", "run")
@@ -187,11 +205,14 @@ async def test_a_loser_waits_as_long_as_it_says_and_then_says_in_flight(make, pa
         first = await at_the_gate(one.run("r").beside.effect("pay", run=pay, reconcile=payee.never), gate)
         loser = two.run("r")
         for wait in (0.0, 0.05):
-            start = time.monotonic()
-            with pytest.raises(EffectUnresolved) as raised:
-                await loser.effect("pay", run=payee.never, reconcile=payee.never, wait=wait)
-            assert (raised.value.reason, raised.value.effect_ran) == ("in-flight", "unknown")
-            assert wait <= time.monotonic() - start < wait + 1
+            took: list[float] = []
+            for _ in tries(partial(over_soon, took, wait), range(20)):
+                start = time.monotonic()
+                with pytest.raises(EffectUnresolved) as raised:
+                    await loser.effect("pay", run=payee.never, reconcile=payee.never, wait=wait)
+                assert (raised.value.reason, raised.value.effect_ran) == ("in-flight", "unknown")
+                took.append(time.monotonic() - start)
+                assert took[-1] >= wait
         gate.open()
         assert await first == Accepted("item-1", "run")
         # What is on record by now is returned, however little there is to wait.
@@ -240,10 +261,11 @@ async def test_a_waiting_loser_asks_as_soon_as_the_winner_has_released(make, pay
 
     async with make() as one, make() as two:
         first = await at_the_gate(one.run("r").beside.effect("pay", run=lose, reconcile=payee.never), gate)
+        pauses = two.note_pauses()
         second = asyncio.ensure_future(
             two.run("r").beside.effect("pay", run=payee.never, reconcile=colour.handler(payee.find))
         )
-        await asyncio.sleep(0.02)
+        await eventually(lambda: pauses)
         gate.open()
         with pytest.raises(EffectUnresolved):
             await first
@@ -286,7 +308,7 @@ async def test_after_leaving_a_runtime_its_intents_count_as_gone_in_the_same_pro
         assert raised.value.reason == "in-flight"
         gate.open()
         await asyncio.wait([task])
-        outcome = await two.run("r").effect("pay", run=payee.never, reconcile=lambda: "found", wait=10)
+        outcome = await two.run("r").effect("pay", run=payee.never, reconcile=lambda: "found", wait=PATIENCE_S)
         assert isinstance(outcome, Accepted)
         task.exception()
 
@@ -311,7 +333,7 @@ async def test_a_cancelled_caller_is_detached_and_the_proof_is_recorded(make, pa
         assert [r.phase for r in life.records()] == ["intent"]
         # Another caller joins what goes on.
         other = asyncio.ensure_future(run.effect("pay", run=pay, reconcile=payee.never))
-        await asyncio.sleep(0)
+        await life.shared(by=1)
         gate.open()
         assert await other == Accepted("item-1", "run")
     assert payee.sends == 1
@@ -345,11 +367,12 @@ async def test_leaving_waits_no_longer_than_drain_timeout(make, payee):
     async with life.run("r") as run:
         task = await at_the_gate(run.effect("pay", run=gate.hold, reconcile=payee.never), gate)
         task.cancel()
-    assert 0.05 <= time.monotonic() - start < 2
+    assert time.monotonic() - start >= 0.05
     await life.__aexit__(None, None, None)
-    assert time.monotonic() - start < 3
-    gate.open()
     async with make() as life:
+        # Nobody has opened the gate: what stands there was left behind.
+        assert [r.phase for r in life.records()] == ["intent"]
+        gate.open()
         # The torn-down runtime is like a crash: there is an intent, and the recipient is asked.
         outcome = await life.run("r").effect("pay", run=payee.never, reconcile=lambda: None)
         assert isinstance(outcome, Uncertain)
@@ -422,15 +445,14 @@ async def test_a_caller_cancelled_at_any_of_its_awaits_changes_nothing(make, pay
 @pytest.mark.rule("E10")
 async def test_a_cancelled_waiter_leaves_no_trace_when_it_owes_nothing(make, payee):
     gate = Gate()
-    async with make() as one, make() as two:
+    async with make() as one, make(drain_timeout=3600.0) as two:
         first = await at_the_gate(one.run("r").beside.effect("pay", run=gate.hold, reconcile=payee.never), gate)
         async with two.run("r") as run:
-            waiter = asyncio.ensure_future(run.effect("pay", run=payee.never, reconcile=payee.never))
-            await asyncio.sleep(0.05)
+            pauses = two.note_pauses()
+            waiter = asyncio.ensure_future(run.effect("pay", run=payee.never, reconcile=payee.never, wait=3600.0))
+            await eventually(lambda: pauses)
             waiter.cancel()
-            start = time.monotonic()
-        # Waiting for somebody else is no work: leaving does not wait for it.
-        assert time.monotonic() - start < 5
+        # Waiting for somebody else is no work: leaving did not wait for it, or it would still.
         with pytest.raises(asyncio.CancelledError):
             await waiter
         gate.open()
@@ -578,7 +600,7 @@ async def test_a_circle_over_two_names_ends_at_wait(make, payee):
         def circle(mine: int, other: str) -> Any:
             async def handler(ctx: Any) -> str:
                 arrived[mine].open()
-                assert await in_thread(lambda: arrived[1 - mine].opened.wait(10))
+                assert await in_thread(lambda: arrived[1 - mine].opened.wait(PATIENCE_S))
                 await run.effect(other, run=payee.never, reconcile=payee.never, wait=0.1)
                 return "never"
 

@@ -8,7 +8,7 @@ import pytest
 from counterfoil import UNASKABLE, Accepted, EffectUnresolved, Failed, Uncertain, UsageError
 from counterfoil.protocol import codec, records, slots
 from counterfoil.protocol.requests import Append, Call
-from tests.support import PROVED, Fault, Gate, die_at, faulty, record_by
+from tests.support import PROVED, Fault, Gate, die_at, eventually, faulty, record_by
 
 
 async def lose(run: Any, payee: Any, colour: Any, **more: Any) -> Any:
@@ -297,8 +297,9 @@ async def test_evidence_during_the_wait_of_a_loser_ends_its_wait(make, payee):
     async with make() as one, make() as two:
         winner = asyncio.ensure_future(one.run("r").beside.effect("pay", run=pay, reconcile=payee.never))
         await gate.arrival()
+        pauses = two.note_pauses()
         loser = asyncio.ensure_future(two.run("r").beside.effect("pay", run=payee.never, reconcile=payee.never))
-        await asyncio.sleep(0.02)
+        await eventually(lambda: pauses)
         assert await two.settle("r", "pay", "evidence", key=keys[0], source="webhook") is True
         assert await loser == Accepted("evidence", "evidence")
         gate.open()

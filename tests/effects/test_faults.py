@@ -88,8 +88,11 @@ async def test_a_failed_read_where_somebody_elses_intent_stands_says_that_it_may
 
 @pytest.mark.rule("L3", "E2")
 @pytest.mark.parametrize("commits", [True, False])
-async def test_an_intent_whose_commit_is_unknown_is_settled_by_its_own_append_id(broken, payee, colour, fault, commits):
-    async with broken() as life, life.run("r") as run:
+async def test_an_intent_whose_commit_is_unknown_is_settled_by_its_own_append_id(
+    broken, payee, colour, fault, clock, commits
+):
+    async with broken(clock=clock) as life, life.run("r") as run:
+        life.skip_pauses(clock)
         fault.refuse("intent", error=unknown, commits=commits, times=2)
         outcome = await run.effect("pay", run=colour.handler(payee.pay), reconcile=payee.never)
         assert outcome == Accepted("item-1", "run")

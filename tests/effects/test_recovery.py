@@ -21,6 +21,7 @@ from counterfoil.runtime.recovery import AsyncRecovery, Recovery
 from tests.support import (
     BLOCKING,
     IN_MEMORY,
+    PATIENCE_S,
     Clock,
     Colour,
     Life,
@@ -66,7 +67,7 @@ async def body_async(run: Any, name: str) -> str:
 
 def gated(run: Any, name: str) -> str:
     LOG.append(f"begin {name}")
-    assert GATE.wait(20)
+    assert GATE.wait(PATIENCE_S)
     LOG.append(f"end {name}")
     return name
 
@@ -249,9 +250,9 @@ async def test_a_recovery_that_dies_is_found_by_the_next_one(make, colour):
 async def stopped(work: Any, colour: Colour) -> list[str]:
     if colour.blocking:
         work.stop()
-        return await in_thread(lambda: work.drain(10))  # type: ignore[no-any-return]
+        return await in_thread(lambda: work.drain(PATIENCE_S))  # type: ignore[no-any-return]
     work.stop()
-    return await work.drain(10)  # type: ignore[no-any-return]
+    return await work.drain(PATIENCE_S)  # type: ignore[no-any-return]
 
 
 async def begun(work: Any, colour: Colour) -> int:
@@ -287,7 +288,8 @@ async def test_a_worker_takes_nothing_once_it_was_told_to_end(make, colour):
         work = recovery(life, colour, body)
         work.stop()
         assert await begun(work, colour) == 0
-        await asyncio.wait_for(in_thread(lambda: work.wait(5)) if colour.blocking else work.wait(5), 2)
+        waits = in_thread(lambda: work.wait(3600.0)) if colour.blocking else work.wait(3600.0)
+        await asyncio.wait_for(waits, PATIENCE_S)
         assert LOG == []
 
 
@@ -301,7 +303,7 @@ async def test_a_body_that_does_not_end_is_named(make, colour):
             work.stop()
             assert work.drain(0.05) == ["r"]
             GATE.set()
-            assert await in_thread(lambda: work.drain(10)) == []
+            assert await in_thread(lambda: work.drain(PATIENCE_S)) == []
             # It returned all the same; but it had been told to stop, so its result is another life's to record.
             assert phases(life, "r") == ["started", "claimed", "released"]
 

@@ -908,14 +908,14 @@ async def test_what_is_staged_is_there_with_the_commit_and_gone_with_a_rollback_
         with pytest.raises(ValueError, match="no"):
             await run.transaction("sell", raises_after)
         assert [outbox.receipt(key) for key in ("kept", "dropped")] == [None, None]
-        dispatcher.run_until_idle(timeout_s=10)
+        dispatcher.run_until_idle(timeout_s=60)
         assert sent == []
         await run.transaction("sell", shop.sells("mug", then=stages))
         # The receipt of the commit is one thing, that of the dispatch another.
         pending = outbox.receipt("kept")
         assert pending is not None
         assert (pending.state, pending.outcome) == ("pending", None)
-        dispatcher.run_until_idle(timeout_s=10)
+        dispatcher.run_until_idle(timeout_s=60)
         assert outbox.receipt("dropped") is None
         assert sent == ["ann"]
     assert shop.sold == ["mug"]
