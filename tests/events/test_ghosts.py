@@ -17,6 +17,7 @@ from nats import connect
 
 from counterfoil import UNASKABLE, Accepted, Events, Rejected, Runtime, Uncertain
 from counterfoil.recipients.events import connection as connections
+from counterfoil.recipients.events import wire
 from counterfoil.threads import run_apart
 from tests.events.support import Brokered, Stream, context, through, until
 from tests.servers.nats import NatsCluster
@@ -111,7 +112,7 @@ async def test_behind_a_socket_that_is_full_nothing_is_put_and_a_cut_one_sends_n
     stream, nats, nats_proxy: Proxy, make, monkeypatch
 ):
     monkeypatch.setattr(connections, "RETIRE_S", 0.1)
-    monkeypatch.setattr(connections, "ROOM_BYTES", 1 << 40)
+    monkeypatch.setattr(wire, "GATHERED_BYTES", 1 << 40)
     events = make(stream, through(nats_proxy.port))
     before = connected(nats)
     async with Brokered(Colour("asyncio")) as brokered:

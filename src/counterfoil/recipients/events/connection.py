@@ -1,8 +1,8 @@
 """One connection to NATS, of which nothing is kept that could be sent later.
 
 nats-py speaks the protocol. It is told not to reconnect and to keep nothing while it is not connected; what it lacks
-for our purpose is here: each message has a reply subject of its own, the end of the connection ends what is in flight,
-a denial finds its message, and a connection whose server does not read any more is cut hard.
+for our purpose is here and in `wire`: each message has a reply subject of its own, the end of the connection ends what
+is in flight, a denial finds its message, and a connection whose server does not read any more is cut hard.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from counterfoil.outcomes import Rejected
 from counterfoil.recipients.events import replies, streams
 from counterfoil.recipients.events.facts import Unsent
 from counterfoil.recipients.events.flights import Flight, Flights
-from counterfoil.recipients.events.message import Headers
 from counterfoil.recipients.events.places import Place
 from counterfoil.recipients.events.replies import Answer, Denied
 from counterfoil.recipients.events.streams import StreamFacts
@@ -33,7 +32,6 @@ RETIRE_S: Final = 2.0
 # How long its answer may come after that, to be kept as late evidence.
 LATE_S: Final = 0.25
 PING_S: Final = 10
-ROOM_BYTES: Final = 1 << 20
 STREAM_NOT_FOUND: Final = 10059
 # What the server says where a subject is denied, as nats-py hands it over. The protocol has no other word for it.
 _DENIAL: Final = 'nats: permissions violation for publish to "'
@@ -91,6 +89,8 @@ class Connection:
                     inbox_prefix=self._place.inbox_prefix,
                     **options,
                 )
+                self._wire.listen(self._inbox, self._on_answer)
+                # Only answers with headers come this way.
                 await self._client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
                 await self._client.flush()
         except (OSError, nats.errors.Error) as error:
@@ -137,6 +137,9 @@ class Connection:
             return
         self._trouble = error
 
+    def _on_answer(self, token: bytes, body: bytes) -> None:
+        self._flights.answered(token.decode("ascii", "replace"), Answer(None, body))
+
     async def _on_reply(self, message: Msg) -> None:
         token = message.subject.rpartition(".")[2]
         status = None if message.headers is None else message.headers.get("Status")
@@ -147,7 +150,7 @@ class Connection:
     @property
     def clear(self) -> bool:
         """Whether what is sent now goes out now."""
-        return not self._wire.stalled and self._client.pending_data_size <= ROOM_BYTES
+        return not self._wire.stalled
 
     async def room(self, deadline: float) -> None:
         """Wait until what is sent now goes out now.
@@ -167,25 +170,23 @@ class Connection:
         if not self.alive:
             raise Unsent("connect-failed", error="connection-lost")
 
-    def size(self, subject: str, payload: bytes, headers: Headers) -> int:
+    def size(self, subject: str, payload: bytes, head: bytes) -> int:
         """Return how many bytes a message is on the wire, up to a few digits of its token.
 
         Raises:
             Unsent: the server would take it for an attack and end the connection of all others in flight.
         """
-        head = sum(len(name) + len(value.encode()) + 4 for name, value in headers) + 12
-        if head + len(payload) > self._client.max_payload:
-            raise Unsent("too-large", bytes=head + len(payload), bytes_max=self._client.max_payload)
-        return len(subject.encode()) + len(self._inbox) + head + len(payload) + 24
+        size = len(head) + len(payload)
+        if size > self._client.max_payload:
+            raise Unsent("too-large", bytes=size, bytes_max=self._client.max_payload)
+        return len(subject.encode()) + len(self._inbox) + size + 24
 
-    async def offer(self, subject: str, payload: bytes, headers: Headers) -> Flight:
-        """Offer a message once. Nothing is awaited before it is on its way to the socket."""
+    def offer(self, subject: str, payload: bytes, head: bytes = b"") -> Flight:
+        """Offer a message once; `head` is its headers as they are on the wire."""
         flight = self._flights.add(subject)
-        # A dict of its own: nats-py may write into what it is given.
-        given = dict(headers) if headers else None
-        try:
-            await self._client.publish(subject, payload, reply=f"{self._inbox}.{flight.token}", headers=given)
-        except (OSError, nats.errors.Error):
+        if self.alive:
+            self._wire.publish(subject, payload, token=flight.token.encode(), head=head)
+        else:
             self._flights.forget(flight)
             flight.finish(replies.Gone("connection-lost"))
         return flight
@@ -214,7 +215,7 @@ class Connection:
         Raises:
             RecipientError: it was not answered, or not so that it can be read.
         """
-        flight = await self.offer(subject, question, ())
+        flight = self.offer(subject, question)
         end = await flight.wait(deadline - time.monotonic())
         self._flights.forget(flight)
         if isinstance(end, Denied):

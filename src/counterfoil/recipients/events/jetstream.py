@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from counterfoil.errors import RecipientError
+from counterfoil.nats_wire import headers
 from counterfoil.outcomes import Accepted, Outcome
 from counterfoil.ports.recipient import Permit
 from counterfoil.recipients.events import replies
@@ -17,7 +18,7 @@ from counterfoil.recipients.events.flights import Flight
 from counterfoil.recipients.events.leaving import Leaving
 from counterfoil.recipients.events.lines import Lines
 from counterfoil.recipients.events.look_ups import MESSAGE_ID, LookUp
-from counterfoil.recipients.events.message import Headers, Message
+from counterfoil.recipients.events.message import Message
 from counterfoil.recipients.events.places import Place
 from counterfoil.recipients.events.replies import End, Gone
 
@@ -56,15 +57,15 @@ class JetStream:
         """
         facts = Facts()
         try:
-            headers = self._headers(message, key)
-            connection = await self._ready(message, key, headers=headers, facts=facts, permit=permit, leaving=leaving)
+            head = self._head(message, key)
+            connection = await self._ready(message, key, head=head, facts=facts, permit=permit, leaving=leaving)
         except Unsent as unsent:
             return facts.rejected(unsent.kind, **unsent.details)
         except asyncio.CancelledError:
             if not leaving.forgives():
                 raise
             return facts.rejected("cancelled")
-        flight = await connection.offer(message.subject, message.payload, headers)
+        flight = connection.offer(message.subject, message.payload, head)
         end = await _end(connection, flight, leaving)
         if isinstance(end, replies.Answer):
             permit.received(len(end.body))
@@ -76,7 +77,7 @@ class JetStream:
         return outcome
 
     async def _ready(
-        self, message: Message, key: str, *, headers: Headers, facts: Facts, permit: Permit, leaving: Leaving
+        self, message: Message, key: str, *, head: bytes, facts: Facts, permit: Permit, leaving: Leaving
     ) -> Connection:
         """Do all that comes before the first byte: when it returns, the gate is won."""
         digest = message.digest
@@ -87,7 +88,7 @@ class JetStream:
             facts.peer, facts.reached = connection.peer, "checking"
             if connection.stream is None or connection.stream.no_ack:
                 await self._checked(connection, leaving)
-            size = connection.size(message.subject, message.payload, headers)
+            size = connection.size(message.subject, message.payload, head)
             if not connection.clear:
                 await connection.room(leaving.deadline)
             if connection.alive:
@@ -113,8 +114,8 @@ class JetStream:
         except TimeoutError:
             raise Unsent("deadline-before-dispatch") from None
 
-    def _headers(self, message: Message, key: str) -> Headers:
-        return (*message.headers, (EXPECTED_STREAM, self._stream), (MESSAGE_ID, key))
+    def _head(self, message: Message, key: str) -> bytes:
+        return headers((*message.headers, (EXPECTED_STREAM, self._stream), (MESSAGE_ID, key)))
 
     async def _compared(
         self, outcome: Outcome[Any], connection: Connection, message: Message, *, key: str, facts: Facts
