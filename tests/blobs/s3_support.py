@@ -145,7 +145,7 @@ Meddling = Callable[[Exchange], str | None]
 class Meddler:
     """Passes requests on, or not.
 
-    `before` may say `drop`, `reset` or `invent`; `after` may change the answer, or say `lose` or `reset`.
+    `before` may say `drop`, `reset` or `invent`; `after` may change the answer, or say `lose`, `reset` or `cut`.
 
     Attributes:
         seen: what was asked.
@@ -178,7 +178,12 @@ class Meddler:
                 os.close(self.connection.detach())
 
             def pass_on(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length)
+                if len(body) < length:
+                    # Whoever sent it died meanwhile: no server takes half a request.
+                    self.close_connection = True
+                    return
                 seen = Exchange(self.command, self.path, dict(self.headers.items()), body)
                 meddler.seen.append(seen)
                 self.close_connection = True
@@ -208,10 +213,10 @@ class Meddler:
                 for name, value in seen.answer_headers:
                     if name.lower() not in ("connection", "transfer-encoding", "content-length"):
                         self.send_header(name, value)
-                length = answer.headers.get("content-length") if self.command == "HEAD" else str(len(seen.answer))
-                self.send_header("content-length", length or "0")
+                whole = answer.headers.get("content-length") if self.command == "HEAD" else str(len(seen.answer))
+                self.send_header("content-length", whole or "0")
                 self.end_headers()
-                self.wfile.write(seen.answer)
+                self.wfile.write(seen.answer[: len(seen.answer) // 2] if said == "cut" else seen.answer)
 
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815 - the server's names
 

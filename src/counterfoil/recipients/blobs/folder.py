@@ -13,7 +13,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from counterfoil.recipients.blobs.lending import Line
 from counterfoil.recipients.blobs.reference import Reference, reference
 from counterfoil.recipients.blobs.staged import Staged
 from counterfoil.recipients.blobs.store import Cleaned, Sealed, Store, Unnamed, Upload
-from counterfoil.recipients.blobs.syncing import sync_folder
+from counterfoil.recipients.blobs.syncing import make_folder, sync_folder
 
 _NAME: Final = re.compile(r"([0-9a-f]{64})\.(\d{1,15})\.[0-9a-f]{16}")
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -61,12 +60,7 @@ class Folder(Store):
             return
         if folder != self.path:
             self.make(folder.parent)
-            with suppress(FileExistsError):
-                folder.mkdir()
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-        # Also where somebody else made it: they may not have come to this yet.
-        sync_folder(folder.parent)
+        make_folder(folder)
         self._durable.add(folder)
 
     @property
@@ -133,27 +127,22 @@ class Folder(Store):
         if turn is None:
             # Nothing was ever written there, or somebody else is cleaning: one at a time is enough.
             return Cleaned(busy=self.writing.is_dir())
-        removed = size = in_flight = left = 0
+        swept: list[Cleaned] = []
+        removed = 0
         try:
             for name in _names(self.writing):
-                if removed >= limit or time.monotonic() >= until:
-                    left += 1
-                    continue
-                held = locks.lock_folder(self.writing / name, wait=False)
-                if held is None:
-                    in_flight += (self.writing / name).is_dir()
-                    continue
-                try:
-                    bytes_gone = remove(self.writing / name)
-                finally:
-                    os.close(held)
-                left += bytes_gone is None
-                removed += bytes_gone is not None
-                size += bytes_gone or 0
+                over = removed >= limit or time.monotonic() >= until
+                swept.append(Cleaned(left=1) if over else _swept(self.writing / name))
+                removed += swept[-1].removed
             sync_folder(self.writing)
         finally:
             os.close(turn)
-        return Cleaned(removed=removed, bytes_removed=size, in_flight=in_flight, left=left)
+        return Cleaned(
+            removed=removed,
+            bytes_removed=sum(each.bytes_removed for each in swept),
+            in_flight=sum(each.in_flight for each in swept),
+            left=sum(each.left for each in swept),
+        )
 
 
 class SealedFolder(Sealed):
@@ -190,6 +179,21 @@ class SealedFolder(Sealed):
         if self._data >= 0:
             os.close(self._data)
             self._data = -1
+
+
+def _swept(folder: Path) -> Cleaned:
+    """Remove one leftover, unless somebody is writing there."""
+    try:
+        held = locks.lock_folder(folder, wait=False)
+    except OSError:
+        return Cleaned(left=1)
+    if held is None:
+        return Cleaned(in_flight=int(folder.is_dir()))
+    try:
+        gone = remove(folder)
+    finally:
+        os.close(held)
+    return Cleaned(left=1) if gone is None else Cleaned(removed=1, bytes_removed=gone)
 
 
 def _told(place: Path) -> Reference | None:

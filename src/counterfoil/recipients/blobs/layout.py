@@ -11,16 +11,17 @@ RECORD: Final = "record"
 
 
 def remove(folder: Path) -> int | None:
-    """Remove a folder that somebody left on its way, and return what it held; None: something in it is not ours.
+    """Remove a folder that somebody left on its way, and return what it held; None: it, or what is in it, is not ours.
 
     The caller holds its lock.
     """
     size = 0
-    for name in (RECORD, DATA):
-        with suppress(FileNotFoundError):
-            size += (folder / name).lstat().st_size
-            (folder / name).unlink()
     try:
+        for name in (RECORD, DATA):
+            with suppress(FileNotFoundError):
+                length = (folder / name).lstat().st_size
+                (folder / name).unlink()
+                size += length
         folder.rmdir()
     except OSError:
         return None

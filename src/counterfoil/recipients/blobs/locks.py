@@ -6,9 +6,13 @@ does not drop them. A child after `fork()` shares them; what its parent left is 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
+from typing import Final
+
+_NO_FOLDER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 def lock_folder(path: Path, *, wait: bool) -> int | None:
@@ -20,18 +24,25 @@ def lock_folder(path: Path, *, wait: bool) -> int | None:
 
     Returns:
         A descriptor; closing it lets go of the lock. None: there is no such folder (any more), or somebody has it.
+
+    Raises:
+        OSError: it cannot be found out: too many files are open, or the file system has no locks.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in _NO_FOLDER:
+            return None
+        raise
+    ours = False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         # Whoever had it may have renamed or removed it: then it is another folder that is at this path, or none.
         found, here = os.fstat(descriptor), path.lstat()
-        if (found.st_dev, found.st_ino) == (here.st_dev, here.st_ino):
-            return descriptor
-    except OSError:
-        pass
-    os.close(descriptor)
-    return None
+        ours = (found.st_dev, found.st_ino) == (here.st_dev, here.st_ino)
+    except (BlockingIOError, FileNotFoundError):
+        return None
+    finally:
+        if not ours:
+            os.close(descriptor)
+    return descriptor if ours else None

@@ -159,6 +159,11 @@ def _reserved(writing: Path) -> tuple[Path, int]:
     while True:
         path = writing / os.urandom(12).hex()
         path.mkdir()
+        try:
+            held = locks.lock_folder(path, wait=True)
+        except OSError:
+            path.rmdir()
+            raise
         # Whoever cleans may have been faster than our lock; then there is nothing to lose yet.
-        if (held := locks.lock_folder(path, wait=True)) is not None:
+        if held is not None:
             return path, held

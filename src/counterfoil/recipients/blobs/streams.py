@@ -47,6 +47,7 @@ class Writer:
         self._outcome: Outcome[Any] | None = None
         self._broken: str | None = None
         self._not_kept: OSError | None = None
+        self._sealing = False
         self._turn = threading.RLock()
         self._pid = os.getpid()
 
@@ -89,6 +90,8 @@ class Writer:
     def seal(self) -> Outcome[Any]:
         """Make the blob durable, verify it and let it be seen; called again, it returns the same outcome.
 
+        Where it is interrupted (Ctrl-C) nobody knows what came of it, and it is not done again: `check` says.
+
         Returns:
             Accepted: its proof is the reference, durable and readable on return. Rejected: it is not visible and
             never will be. Failed: the store refused it. Uncertain: it may be there; `check` its reference.
@@ -96,6 +99,7 @@ class Writer:
         with self._turn:
             if self._outcome is None:
                 self._usable(broken=False)
+                self._sealing = True
                 try:
                     self._outcome = self._sealed()
                 except Rejected as rejected:
@@ -137,6 +141,13 @@ class Writer:
             )
         if self._outcome is not None:
             raise UsageError("this blob is sealed: it does not change any more", hint="make another writer")
+        if self._sealing:
+            raise UsageError(
+                "sealing this blob was interrupted, and whether it can be seen is not known here",
+                hint="`check` its reference, or write it again: the same bytes are the same blob",
+                code="seal-interrupted",
+                effect_ran="unknown",
+            )
         if broken and self._broken is not None:
             raise UsageError(f"this writer is of no use any more: {self._broken}", hint="make another writer")
 
@@ -185,6 +196,8 @@ class Reader:
         wanted = self.size if count < 0 else count
         while wanted > 0 and (self._rest or self._at < self._end):
             if not self._rest:
+                # Not two chunks at once: what is left of a view keeps all that it is of.
+                self._rest = memoryview(b"")
                 self._rest = self._next()
             part, self._rest = self._rest[:wanted], self._rest[wanted:]
             parts.append(part)

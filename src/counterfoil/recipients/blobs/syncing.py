@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from pathlib import Path
 from typing import Any, Final
 
 # Where the system has it (macOS), only this empties the disk's own cache.
@@ -17,6 +18,15 @@ def sync_data(descriptor: int) -> None:
         _data_sync(descriptor)
     else:
         fcntl.fcntl(descriptor, _FULL)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder where it is missing, with those above it, and make their names durable."""
+    if not folder.parent.is_dir():
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    # Also where somebody else made it: they may not have come to this yet.
+    sync_folder(folder.parent)
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:

@@ -18,17 +18,19 @@ class Answer:
         status: of the answer, None if there is none.
         headers: of it, names in lower case.
         content: its body; b"" where it was cut.
+        cut: there was more of the body, and it did not come: nothing can be said of what it said.
     """
 
     outcome: Outcome[Any]
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     content: bytes = b""
+    cut: bool = False
 
     @property
     def done(self) -> bool:
         """Whether the endpoint says that it did it, in a body too where it has one."""
-        return isinstance(self.outcome, Accepted) and self.root_name != "Error"
+        return isinstance(self.outcome, Accepted) and not self.cut and self.root_name != "Error"
 
     @property
     def refused(self) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final, Self
 
-from counterfoil.errors import BlobMissing, RecipientError
+from counterfoil.errors import BlobDamaged, BlobMissing, RecipientError
 from counterfoil.protocol import codec
 from counterfoil.recipients.blobs.chunks import Record, damaged, decoded
 from counterfoil.recipients.blobs.lending import Line
@@ -109,22 +109,40 @@ class Bucket(Store):
 
     # --- reading
 
-    def look(self, key: str, unique: str, size: int) -> str | None:
+    def look(self, wanted: Reference, more: dict[str, Any]) -> str | None:
         """Look at the object that an upload was to make: its version, "" without versions; None: it is not there.
 
+        Args:
+            wanted: the blob.
+            more: the object's key, what the upload called itself, and the version, where one is pinned.
+
         Raises:
-            RecipientError: it cannot be looked at, or is not what was made.
+            BlobDamaged: it is not what was made.
+            RecipientError: it cannot be looked at.
         """
-        answer = self.client.ask("HEAD", key)
+        answer = self.client.ask("HEAD", str(more.get("key")), params=pinned(more))
         if answer.absent:
             return None
         if not answer.done:
             raise unreadable(answer)
-        headers = answer.headers
+        headers, unique = answer.headers, more.get("unique")
         # Not every endpoint keeps what an upload says of itself.
-        if headers.get(MARK, unique) != unique or headers.get("content-length") != str(size):
-            raise RecipientError(f"the object at {key} is another one", code="blob-swapped", effect_ran="unknown")
+        if headers.get(MARK, unique) != unique:
+            raise damaged(wanted, "swapped", "another upload's bytes are in its place")
+        if (length := headers.get("content-length", "")) != str(wanted.size):
+            shorter = length.isdecimal() and int(length) < wanted.size
+            raise damaged(wanted, "truncated" if shorter else "wrong-digest", f"there are {length:.20} bytes")
         return headers.get("x-amz-version-id", "")
+
+    def with_bytes(self, found: Record) -> Record:
+        """Return a record whose bytes are there.
+
+        Raises:
+            BlobDamaged: they are not.
+        """
+        if self.look(found.reference, found.more or {}) is None:
+            raise damaged(found.reference, "truncated", "its bytes are gone")
+        return found
 
     def read_back(self, record: Record) -> None:
         """Read an object whole and compare it with what was digested on its way."""
@@ -137,22 +155,44 @@ class Bucket(Store):
         answer = self.client.ask("GET", key)
         if answer.absent:
             return None
-        if not answer.done and answer.status != 200:
+        if not answer.done:
             raise unreadable(answer)
         return decoded(answer.content, wanted)
 
-    def sealed(self, wanted: Reference) -> Record | None:
-        """Find a blob's record, and look whether its bytes are there."""
-        found = self.record_at(self._key("sealed", wanted.name, "record"), wanted)
-        if found is None:
-            keys = self.keys(self._key("sealed", wanted.name, ""), most=CANDIDATES_MAX)
-            found = next((one for key in keys if (one := self.record_at(key, wanted)) is not None), None)
-        if found is None:
+    def holder(self, key: str) -> str | None:
+        """Return the key of the bytes that the record at a key leads to, whatever blob it is of; None: no record."""
+        answer = self.client.ask("GET", key)
+        if answer.absent:
             return None
-        more = found.more or {}
-        if self.look(str(more.get("key")), str(more.get("unique")), wanted.size) is None:
-            raise damaged(wanted, "truncated", "its bytes are gone")
-        return found
+        if not answer.done:
+            raise unreadable(answer)
+        try:
+            return str(codec.decode(answer.content.partition(b"\n")[0])["more"]["key"])
+        except (ValueError, TypeError, KeyError):
+            raise RecipientError("the record cannot be read", code="blob-unreadable") from None
+
+    def sealed(self, wanted: Reference) -> Record | None:
+        """Find a blob's record whose bytes are there: where each writer has a key of its own, one good one is enough.
+
+        Raises:
+            BlobDamaged: there are records, and none of them is good.
+        """
+        fault: BlobDamaged | None = None
+        for key in self._records(wanted):
+            try:
+                if (found := self.record_at(key, wanted)) is not None:
+                    return self.with_bytes(found)
+            except BlobDamaged as error:
+                fault = fault or error
+        if fault is not None:
+            raise fault
+        return None
+
+    def _records(self, wanted: Reference) -> Iterator[str]:
+        """Go through the keys at which a blob's record may be."""
+        yield (first := self._key("sealed", wanted.name, "record"))
+        keys = self.keys(self._key("sealed", wanted.name, ""), most=CANDIDATES_MAX)
+        yield from (key for key in keys if key != first)
 
     def open(self, wanted: Reference) -> Sealed:
         """Open a sealed blob."""
@@ -176,6 +216,10 @@ class Bucket(Store):
                 continue
             seen = name
             answer = self.client.ask("GET", key)
+            if answer.absent:
+                continue
+            if not answer.done:
+                raise unreadable(answer)
             try:
                 found = reference(codec.decode(answer.content.partition(b"\n")[0])["blob"])
             except (ValueError, TypeError, KeyError):
@@ -236,10 +280,11 @@ class SealedObject(Sealed):
 
     def _range(self, start: int, end: int) -> bytes:
         more = self._record.more or {}
-        params = {"versionId": str(more["version"])} if more.get("version") else None
         answer = self._client.ask(
-            "GET", str(more.get("key")), params=params, headers={"Range": f"bytes={start}-{end - 1}"}
+            "GET", str(more.get("key")), params=pinned(more), headers={"Range": f"bytes={start}-{end - 1}"}
         )
+        if answer.cut:
+            raise unreadable(answer)
         if answer.absent or answer.status == 416:
             raise damaged(self._record.reference, "truncated", "its bytes are gone")
         if answer.status == 200:
@@ -251,6 +296,11 @@ class SealedObject(Sealed):
     def close(self) -> None:
         """Let go of it."""
         self._first, self._fetched = -1, b""
+
+
+def pinned(more: dict[str, Any]) -> dict[str, str] | None:
+    """Return the query that asks for the version that was sealed, where the bucket has versions."""
+    return {"versionId": str(more["version"])} if more.get("version") else None
 
 
 def unreadable(answer: Answer) -> RecipientError:

@@ -67,7 +67,7 @@ def capabilities_of(client: Client, journal: Journal) -> Capabilities:
         except (ValueError, TypeError, KeyError):
             pass
     found = probe(client, journal)
-    part = path.with_name(f"{_FILE}.{os.getpid()}")
+    part = path.with_name(f"{_FILE}.{os.urandom(8).hex()}")
     with part.open("wb") as file:
         file.write(codec.encode({"place": about, "capabilities": asdict(found)}, what="capabilities"))
         file.flush()
@@ -95,8 +95,8 @@ def probe(client: Client, journal: Journal) -> Capabilities:
         create, complete = tried.race(tried.creation), tried.race(tried.completion)
         wrong = {"x-amz-checksum-sha256": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}
         checked = client.ask("PUT", tried.new_key(), headers=wrong, body=b"x")
-        tried.remove()
-        log.remove()
+        if tried.remove():
+            log.remove()
     finally:
         log.close()
     if NOT_ATOMIC in (create, complete):
@@ -117,6 +117,7 @@ class _Trial:
         self._client = client
         self._key = key
         self._made: list[str] = []
+        self._tidy = True
 
     def new_key(self) -> str:
         """Return a key at which nothing is yet."""
@@ -175,14 +176,17 @@ class _Trial:
         def complete() -> Answer:
             answer = client.ask("POST", key, params={"uploadId": upload}, headers=_ONCE, body=body)
             if not answer.done:
-                client.ask("DELETE", key, params={"uploadId": upload})
+                gone = client.ask("DELETE", key, params={"uploadId": upload})
+                self._tidy = self._tidy and (gone.done or gone.absent)
             return answer
 
         return complete
 
-    def remove(self) -> None:
-        """Remove all that was made."""
+    def remove(self) -> bool:
+        """Remove all that was made; False: the endpoint has not said of all of it that it is gone."""
         for key in self._made:
             there = self._client.ask("HEAD", key)
             version = there.headers.get("x-amz-version-id")
-            self._client.ask("DELETE", key, params={"versionId": version} if version else None)
+            gone = self._client.ask("DELETE", key, params={"versionId": version} if version else None)
+            self._tidy = self._tidy and (gone.done or gone.absent)
+        return self._tidy

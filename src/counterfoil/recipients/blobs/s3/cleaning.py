@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from counterfoil.errors import RecipientError
 from counterfoil.outcomes import Rejected
-from counterfoil.protocol import codec
 from counterfoil.recipients.blobs import locks
 from counterfoil.recipients.blobs.store import Cleaned
 
@@ -69,16 +69,20 @@ def _settled(bucket: Bucket, log: Log) -> str:
     created = log.first("create")
     if created is None:
         return "removed"
+    quiet = log.last("found") or log.first("cleaning")
+    rest_s = 0.0 if quiet is None else float(quiet["at"]) + bucket.settle_s - time.time()
+    if rest_s > 0:
+        # Looking now would prove nothing, and take the time of others.
+        return "in-flight"
     key, whole = str(created["key"]), log.first("probe") is not None
     record = log.last("record")
     if record is not None and log.last("refused") is None:
-        holder = _holder(bucket, str(record["key"]))
+        holder = bucket.holder(str(record["key"]))
         if holder == key:
             return "removed"
         if holder is None:
             # Its record may still arrive, and would then lead to bytes that are gone.
             return "left"
-    quiet = log.last("found") or log.first("cleaning")
     log.write("cleaning")
     uploads = _uploads(bucket, log, key)
     for at, upload in uploads:
@@ -89,7 +93,7 @@ def _settled(bucket: Bucket, log: Log) -> str:
         # What was found now may have company on its way: from here on the time counts anew.
         log.write("found")
         return "in-flight"
-    return "in-flight" if quiet is None or time.time() - float(quiet["at"]) < bucket.settle_s else "removed"
+    return "in-flight" if quiet is None else "removed"
 
 
 def _removed(bucket: Bucket, key: str) -> bool:
@@ -104,29 +108,26 @@ def _removed(bucket: Bucket, key: str) -> bool:
     return True
 
 
-def _holder(bucket: Bucket, key: str) -> str | None:
-    """Return the key of the bytes that the record at a key leads to; None: there is no record."""
-    answer = bucket.client.ask("GET", key)
-    if answer.absent:
-        return None
-    if answer.status != 200:
-        raise RecipientError("the record cannot be read", code="blob-unreadable")
-    try:
-        header: Any = codec.decode(answer.content.partition(b"\n")[0])
-        return str(header["more"]["key"])
-    except (ValueError, TypeError, KeyError):
-        raise RecipientError("the record cannot be read", code="blob-unreadable") from None
+def _listed(bucket: Bucket, key: str) -> Iterator[tuple[str, str]]:
+    """Go through the uploads that the endpoint lists, with the key of each; it may list more than those below a key."""
+    params = {"uploads": "", "prefix": key}
+    while True:
+        answer = bucket.client.ask("GET", "", params=params)
+        if answer.root_name != "ListMultipartUploadsResult":
+            raise RecipientError("the uploads cannot be listed", code="blob-unreadable")
+        yield from zip(answer.texts("Upload", "Key"), answer.texts("Upload", "UploadId"), strict=True)
+        after = {"key-marker": answer.text("NextKeyMarker"), "upload-id-marker": answer.text("NextUploadIdMarker")}
+        further = params | {name: text for name, text in after.items() if text}
+        if answer.text("IsTruncated") != "true" or further == params:
+            return
+        params = further
 
 
 def _uploads(bucket: Bucket, log: Log, key: str) -> list[tuple[str, str]]:
     """Return the uploads below a key that the endpoint still knows, with the key of each."""
-    answer = bucket.client.ask("GET", "", params={"uploads": "", "prefix": key})
-    if answer.root_name != "ListMultipartUploadsResult":
-        raise RecipientError("the uploads cannot be listed", code="blob-unreadable")
-    keys, ids = answer.texts("Upload", "Key"), answer.texts("Upload", "UploadId")
-    found = [each for each in zip(keys, ids, strict=True) if each[0].startswith(key)]
+    found = [each for each in _listed(bucket, key) if each[0].startswith(key)]
     created = log.last("created")
-    if created is not None and created["upload"] not in ids:
+    if created is not None and all(created["upload"] != upload for _, upload in found):
         # Not every endpoint lists what it has.
         parts = bucket.client.ask("GET", key, params={"uploadId": str(created["upload"])})
         if parts.status != 404:

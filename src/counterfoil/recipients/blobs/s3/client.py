@@ -125,7 +125,8 @@ class Client:
         response = getattr(outcome, "response", None)
         if response is None:
             return Answer(outcome)
-        return Answer(outcome, response.status, response.headers, response.content if response.complete else b"")
+        content = response.content if response.complete else b""
+        return Answer(outcome, response.status, response.headers, content, cut=not response.complete)
 
     def _signed(self, method: str, url: str, *, headers: dict[str, str], digest: str) -> dict[str, str]:
         from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from counterfoil.protocol import codec
 from counterfoil.recipients.blobs import locks
-from counterfoil.recipients.blobs.syncing import sync_data, sync_folder
+from counterfoil.recipients.blobs.syncing import make_folder, sync_data, sync_folder
 
 _LOG: Final = "log"
 
@@ -33,24 +33,31 @@ class Journal:
 
     def begin(self, unique: str) -> Log:
         """Begin the log of one upload, and hold its lock."""
-        self.uploads.mkdir(parents=True, exist_ok=True)
-        for folder in (self.uploads, self.path, self.path.parent):
-            sync_folder(folder)
+        make_folder(self.path)
+        make_folder(self.uploads)
         folder = self.uploads / unique
-        folder.mkdir()
-        held = locks.lock_folder(folder, wait=True)
-        if held is None:
-            raise FileNotFoundError(folder)
+        held = None
+        # Whoever cleans may have been faster than our lock; then there is nothing to lose yet.
+        while held is None:
+            folder.mkdir(exist_ok=True)
+            held = locks.lock_folder(folder, wait=True)
         sync_folder(self.uploads)
         return Log(folder, held)
 
     def left(self) -> Iterator[tuple[str, Log | None]]:
-        """Go through the logs of uploads; None for one that somebody holds."""
+        """Go through the logs of uploads; None for one that somebody holds, or that cannot be read."""
         if not self.uploads.is_dir():
             return
         for folder in sorted(self.uploads.iterdir()):
-            held = locks.lock_folder(folder, wait=False)
-            yield folder.name, None if held is None else Log(folder, held)
+            held, log = None, None
+            try:
+                held = locks.lock_folder(folder, wait=False)
+                log = None if held is None else Log(folder, held)
+            except OSError:
+                # It cannot be read: whoever can may be at it.
+                if held is not None:
+                    os.close(held)
+            yield folder.name, log
 
 
 class Log:

@@ -38,11 +38,19 @@ def place_of(url: str) -> Place:
         UsageError: it names no bucket.
     """
     parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise UsageError("an s3:// URL holds no credentials", hint='give them apart: credentials=("AKIA…", Secret(…))')
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := set(options) - _OPTIONS:
         raise UsageError(f"{url!r} has options that mean nothing: {', '.join(sorted(unknown))}", hint=_HINT)
-    if not _BUCKET.fullmatch(parts.netloc) or parts.fragment:
+    if not parts.netloc or parts.fragment:
         raise UsageError(f"{url!r} names no bucket", hint=_HINT)
+    if not _BUCKET.fullmatch(parts.netloc):
+        raise UsageError(
+            f"{parts.netloc!r:.100} cannot be a bucket: names have 3 to 63 characters, which are lower-case letters,"
+            " digits, dots and hyphens, with a letter or digit first and last",
+            hint=_HINT,
+        )
     region = options.get("region", "us-east-1")
     endpoint = options.get("endpoint", f"https://s3.{region}.amazonaws.com").rstrip("/")
     origin = urlsplit(endpoint)

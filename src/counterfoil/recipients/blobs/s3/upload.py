@@ -162,10 +162,11 @@ class Multipart(Upload):
         if answer.refused:
             raise Broken("not-completed", answer)
         # A 200 may hold an error, and a lost answer may have been a good one: the object itself says which.
-        version = self._bucket.look(self._key, self._unique, wanted.size)
+        more = {"key": self._key, "version": "", "unique": self._unique}
+        version = self._bucket.look(wanted, more)
         if version is None:
             raise Broken("not-completed", answer)
-        more = {"key": self._key, "version": version, "unique": self._unique}
+        more["version"] = version
         # A part is a chunk: its digest is that which its request was signed with.
         record = Record(wanted, b"".join(part.digest for part in parts), self._bucket.part_bytes, more)
         # What was not told, or not made under a condition that holds, is read back whole.
@@ -179,15 +180,25 @@ class Multipart(Upload):
         key = self._bucket.record_key(wanted, self._unique)
         try:
             self._log.write("record", key=key)
+        except OSError as error:
+            # It is not sent: the journal may say more than there is, and its bytes stay where they are.
+            return never_kept(error, self.attempts)
+        try:
             once = self._bucket.capabilities.condition("create")
             answer = self._ask("PUT", key, headers=once, body=record.encoded())
-        except OSError as error:
-            # It was not sent: the journal may say more than there is, and its bytes stay where they are.
+        except (Broken, Rejected) as error:
+            # It was not sent, and never will be.
+            self._note_refused()
+            if isinstance(error, Rejected):
+                raise
             return never_kept(error, self.attempts)
         if answer.done:
             return self._ours(wanted)
         try:
             found = self._bucket.record_at(key, wanted)
+            ours = found is not None and (found.more or {}).get("unique") == self._unique
+            if found is not None and not ours:
+                self._bucket.with_bytes(found)
         except BlobDamaged as damaged:
             return never("damaged", self.attempts, fault=damaged.fault)
         except RecipientError as error:
@@ -195,13 +206,16 @@ class Multipart(Upload):
         except Rejected as refused:
             return self._uncertain(answer, error=refused.evidence.kind)
         if found is not None:
-            ours = (found.more or {}).get("unique") == self._unique
             return self._ours(wanted) if ours else self._accepted(wanted, already=True)
         if not answer.refused:
             return self._uncertain(answer)
+        self._note_refused()
+        return never_kept(Broken("refused", answer), self.attempts)
+
+    def _note_refused(self) -> None:
+        """Note that no record of ours is there or on its way, so that whoever cleans up removes the bytes."""
         with suppress(OSError):
             self._log.write("refused")
-        return never_kept(Broken("refused", answer), self.attempts)
 
     def _ours(self, wanted: Reference) -> Accepted[Any]:
         self._over = True
