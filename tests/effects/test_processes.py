@@ -4,22 +4,23 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.ledgers.postgres_support import until
 from tests.support import PATIENCE_S, Store
 
 WORKER = Path(__file__).with_name("worker.py")
+NOISE = ("ready", "sending", "waiting")
 COLOURS = pytest.mark.parametrize("colour_name", ["blocking", "asyncio"])
 
 
 class Worker:
     """One process that asks for the effect."""
 
-    def __init__(self, arena: "Arena", run_id: str, *, seconds: float, ending: str, colour: str, wait: float) -> None:
+    def __init__(self, arena: "Arena", run_id: str, *, lasts: str, ending: str, colour: str, wait: float) -> None:
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -27,7 +28,7 @@ class Worker:
                 arena.url,
                 str(arena.folder),
                 run_id,
-                str(seconds),
+                lasts,
                 ending,
                 colour,
                 str(wait),
@@ -38,10 +39,19 @@ class Worker:
         )
 
     def expect(self, word: str) -> None:
-        """Wait until it says so."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().strip()
+        """It says so next."""
+        line = self.hears()
         assert line == word, line
+
+    def hears(self) -> str:
+        """What it says next."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def says(self, word: str) -> None:
+        """Wait until it has said so, whatever it says before."""
+        while (line := self.hears()) != word:
+            assert line in NOISE, line
 
     def go(self) -> None:
         """Let it ask now."""
@@ -51,8 +61,8 @@ class Worker:
 
     def answer(self) -> str:
         """What it was told in the end."""
-        out, _ = self.process.communicate(timeout=PATIENCE_S * 2)
-        lines = [line for line in out.split("\n") if line and line not in ("ready", "sending")]
+        out, _ = self.process.communicate(timeout=PATIENCE_S)
+        lines = [line for line in out.split("\n") if line and line not in NOISE]
         return lines[-1] if lines else f"ended with {self.process.returncode}"
 
     def signal(self, number: int) -> None:
@@ -71,14 +81,18 @@ class Arena:
         self,
         run_id: str = "r",
         *,
-        seconds: float = 0.0,
+        lasts: str = "-",
         ending: str = "ok",
         colour: str = "blocking",
-        wait: float = 30.0,
+        wait: float = 3600.0,
     ) -> Worker:
-        made = Worker(self, run_id, seconds=seconds, ending=ending, colour=colour, wait=wait)
+        made = Worker(self, run_id, lasts=lasts, ending=ending, colour=colour, wait=wait)
         self.workers.append(made)
         return made
+
+    def end(self, lasts: str) -> None:
+        """Let the requests end that last until then."""
+        (self.folder / lasts).touch()
 
     def requests(self) -> list[str]:
         path = self.folder / "requests"
@@ -117,11 +131,14 @@ def accepted(answer: str, via: str) -> bool:
     indirect=["arena"],
 )
 def test_ten_processes_at_once_send_once_and_are_told_the_same(arena, colour_name):
-    workers = [arena.worker(seconds=0.1, colour=colour_name) for _ in range(10)]
+    workers = [arena.worker(lasts="all wait", colour=colour_name) for _ in range(10)]
     for worker in workers:
         worker.expect("ready")
     for worker in workers:
         worker.go()
+    told = [worker.hears() for worker in workers]
+    assert sorted(told) == ["sending", *["waiting"] * 9]
+    arena.end("all wait")
     answers = [worker.answer() for worker in workers]
     assert len(set(answers)) == 1
     assert accepted(answers[0], "run")
@@ -131,15 +148,14 @@ def test_ten_processes_at_once_send_once_and_are_told_the_same(arena, colour_nam
 @COLOURS
 @pytest.mark.rule("E8", "E2")
 def test_a_loser_asks_when_the_winner_is_killed_in_the_middle(arena, colour_name):
-    winner = arena.worker(seconds=60, colour=colour_name)
+    winner = arena.worker(lasts="never", colour=colour_name)
     loser = arena.worker(colour=colour_name)
     loser.expect("ready")
     winner.expect("ready")
     winner.go()
     winner.expect("sending")
     loser.go()
-    time.sleep(0.1)
-    assert loser.process.poll() is None
+    loser.says("waiting")
     winner.signal(signal.SIGKILL)
     # The request was lost with its process: nothing is found, and nothing is sent again.
     assert loser.answer() == "Uncertain - -"
@@ -149,13 +165,15 @@ def test_a_loser_asks_when_the_winner_is_killed_in_the_middle(arena, colour_name
 @COLOURS
 @pytest.mark.rule("E8", "E3")
 def test_a_loser_asks_at_once_when_the_winner_has_released(arena, colour_name):
-    winner = arena.worker(seconds=0.3, ending="raise", colour=colour_name)
+    winner = arena.worker(lasts="waited for", ending="raise", colour=colour_name)
     loser = arena.worker(colour=colour_name)
     loser.expect("ready")
     winner.expect("ready")
     winner.go()
     winner.expect("sending")
     loser.go()
+    loser.says("waiting")
+    arena.end("waited for")
     assert accepted(loser.answer(), "reconcile")
     assert winner.answer() == "unresolved run-failed"
     assert len(arena.requests()) == 1
@@ -164,7 +182,7 @@ def test_a_loser_asks_at_once_when_the_winner_has_released(arena, colour_name):
 @COLOURS
 @pytest.mark.rule("E8", "E20")
 def test_a_loser_that_has_waited_long_enough_says_in_flight(arena, colour_name):
-    winner = arena.worker(seconds=1.5, colour=colour_name)
+    winner = arena.worker(lasts="the loser was told", colour=colour_name)
     loser = arena.worker(colour=colour_name, wait=0.2)
     loser.expect("ready")
     winner.expect("ready")
@@ -172,6 +190,7 @@ def test_a_loser_that_has_waited_long_enough_says_in_flight(arena, colour_name):
     winner.expect("sending")
     loser.go()
     assert loser.answer() == "unresolved in-flight"
+    arena.end("the loser was told")
     assert accepted(winner.answer(), "run")
     assert len(arena.requests()) == 1
 
@@ -179,7 +198,7 @@ def test_a_loser_that_has_waited_long_enough_says_in_flight(arena, colour_name):
 @COLOURS
 @pytest.mark.rule("E8", "E21")
 def test_a_winner_that_is_stopped_and_continued_still_has_its_send_right(arena, colour_name):
-    winner = arena.worker(seconds=0.3, colour=colour_name)
+    winner = arena.worker(lasts="continued", colour=colour_name)
     loser = arena.worker(colour=colour_name)
     loser.expect("ready")
     winner.expect("ready")
@@ -187,9 +206,10 @@ def test_a_winner_that_is_stopped_and_continued_still_has_its_send_right(arena, 
     winner.expect("sending")
     winner.signal(signal.SIGSTOP)
     loser.go()
-    time.sleep(1.0)
-    # A stopped process is slow, not gone: its lock is held.
-    assert loser.process.poll() is None
+    # A stopped process is slow, not gone: its lock is held, whenever the loser looks.
+    for _ in range(3):
+        loser.says("waiting")
+    arena.end("continued")
     winner.signal(signal.SIGCONT)
     assert accepted(winner.answer(), "run")
     assert accepted(loser.answer(), "run")
@@ -221,19 +241,21 @@ def test_the_key_is_the_same_in_every_process(arena):
     indirect=["arena"],
 )
 def test_two_processes_ask_for_ten_effects_at_the_same_moment(arena, colours):
-    """Both ask for each effect within a few milliseconds; `run` takes a while. Ten sends, and both are told the same.
+    """Both ask for each effect within a few milliseconds; `run` lasts. Ten sends, and both are told the same.
 
     `make torture` does it two hundred times with a `run` of six seconds.
     """
     names = [f"r{number}" for number in range(10)]
     pair = [
-        arena.worker(",".join(ordered), seconds=0.5, colour=colour)
+        arena.worker(",".join(ordered), lasts="both wait", colour=colour)
         for colour, ordered in zip(colours, (names, names[::-1]), strict=True)
     ]
     for worker in pair:
         worker.expect("ready")
     for worker in pair:
         worker.go()
+    until(lambda: len(arena.requests()) == 10)
+    arena.end("both wait")
     one, two = (worker.answer().split("; ") for worker in pair)
     assert one == two[::-1]
     assert all(accepted(answer, "run") for answer in one)
@@ -242,11 +264,17 @@ def test_two_processes_ask_for_ten_effects_at_the_same_moment(arena, colours):
 
 
 def test_no_process_is_left_behind(arena):
-    worker = arena.worker(seconds=60)
+    worker = arena.worker(lasts="never")
     worker.expect("ready")
     arena.close()
     with pytest.raises(ProcessLookupError):
         os.kill(worker.process.pid, 0)
+
+
+def ran(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.mark.rule("E3", "E10")
@@ -267,7 +295,9 @@ async def looped():
         await run.effect("pay", run=pay, reconcile=UNASKABLE)
 blocking() if "{kind}" == "blocking" else asyncio.run(looped())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode != 0
     assert done.stderr.strip().endswith("KeyboardInterrupt")
     from counterfoil import Runtime
@@ -285,7 +315,7 @@ ended = []
 async def pay():
     os.kill(os.getpid(), signal.SIGINT)
     try:
-        await asyncio.sleep(20)
+        await asyncio.sleep(3600)
     finally:
         await asyncio.sleep(0.2)
         ended.append(True)
@@ -295,5 +325,7 @@ with Runtime("sqlite:///{tmp_path}/ledger.db") as runtime, runtime.run("r") as r
     except KeyboardInterrupt:
         print(ended, [view.phase for view in runtime.show("r")])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.stdout == "[True] ['intent', 'released']\n", done.stderr

@@ -1,9 +1,10 @@
 """A process of its own for the tests of several processes: it asks for one effect and says what it got.
 
-    python worker.py LEDGER-URL FOLDER RUN,RUN,… SECONDS ENDING COLOUR WAIT
+    python worker.py LEDGER-URL FOLDER RUN,RUN,… LASTS ENDING COLOUR WAIT
 
-It prints `ready`, waits for a line, asks for the effect of each run at once, and prints the outcomes. The
-recipient's log is a file in FOLDER that every request appends one line to; an item exists once its request has ended.
+It prints `ready`, waits for a line, asks for the effect of each run at once, and prints the outcomes; `waiting` is
+printed when it waits for somebody else's. The recipient's log is a file in FOLDER that every request appends one line
+to; an item exists once its request has ended. That is when a file of the name LASTS is in FOLDER; `-`: at once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from counterfoil import AsyncRuntime, EffectUnresolved, Runtime
+from counterfoil.protocol.requests import Pause
 
 
 def append(path: Path, line: str) -> None:
@@ -30,14 +32,19 @@ def append(path: Path, line: str) -> None:
 class Recipient:
     """Requests are logged when they come; the item is there when they end."""
 
-    def __init__(self, folder: Path, seconds: float, ending: str) -> None:
+    def __init__(self, folder: Path, lasts: str, ending: str) -> None:
         self.requests, self.items = folder / "requests", folder / "items"
-        self.seconds, self.ending = seconds, ending
+        self.end, self.ending = folder / lasts, ending
+        self.ends = lasts == "-"
+
+    def goes_on(self) -> bool:
+        return not self.ends and not self.end.exists()
 
     def pay(self, ctx: Any) -> str:
         append(self.requests, f"{ctx.key} {os.getpid()}")
         print("sending", flush=True)
-        time.sleep(self.seconds)
+        while self.goes_on():
+            time.sleep(0.005)
         append(self.items, ctx.key)
         if self.ending == "raise":
             raise ConnectionError
@@ -46,7 +53,8 @@ class Recipient:
     async def pay_later(self, ctx: Any) -> str:
         append(self.requests, f"{ctx.key} {os.getpid()}")
         print("sending", flush=True)
-        await asyncio.sleep(self.seconds)
+        while self.goes_on():  # noqa: ASYNC110 - a file says it
+            await asyncio.sleep(0.005)
         append(self.items, ctx.key)
         if self.ending == "raise":
             raise ConnectionError
@@ -70,6 +78,7 @@ def ask(url: str, run_ids: list[str], recipient: Recipient, *, wait: float) -> l
             return f"unresolved {error.reason}"
 
     with Runtime(url) as runtime, ThreadPoolExecutor(len(run_ids)) as threads:
+        runtime._driver.watch = watch
         go()
         return list(threads.map(one, run_ids))
 
@@ -83,8 +92,14 @@ async def ask_later(url: str, run_ids: list[str], recipient: Recipient, *, wait:
             return f"unresolved {error.reason}"
 
     async with AsyncRuntime(url) as runtime:
+        runtime._driver.watch = watch
         go()
         return await asyncio.gather(*map(one, run_ids))
+
+
+def watch(moment: str, run_id: str, request: Any) -> None:
+    if moment == "before" and isinstance(request, Pause):
+        print("waiting", flush=True)
 
 
 def go() -> None:
@@ -93,8 +108,8 @@ def go() -> None:
 
 
 def main() -> None:
-    url, folder, run_ids, seconds, ending, colour, wait = sys.argv[1:]
-    recipient = Recipient(Path(folder), float(seconds), ending)
+    url, folder, run_ids, lasts, ending, colour, wait = sys.argv[1:]
+    recipient = Recipient(Path(folder), lasts, ending)
     if colour == "blocking":
         answers = ask(url, run_ids.split(","), recipient, wait=float(wait))
     else:
