@@ -9,7 +9,7 @@ way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from nats.aio.transport import TcpTransport
@@ -19,7 +19,7 @@ _LINE: Final = b"\r\n"
 Heard = Callable[[bytes, bytes], None]
 
 
-def headers(pairs: tuple[tuple[str, str], ...]) -> bytes:
+def headers(pairs: Iterable[tuple[str, str]]) -> bytes:
     """Return a message's headers as they are on the wire; the pairs are checked by whoever made them."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in pairs)
     return f"NATS/1.0\r\n{lines}\r\n".encode()

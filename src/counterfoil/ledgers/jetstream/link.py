@@ -1,7 +1,7 @@
 """One connection to NATS: questions and answers, and nothing that outlives it.
 
-nats-py speaks the protocol and is told not to reconnect. When the connection ends, everybody who waits for an answer is
-told so at once; the next question is asked over another connection.
+nats-py speaks the protocol and is told not to reconnect; what is published goes past its queues. When the connection
+ends, everybody who waits for an answer is told so at once; the next question is asked over another connection.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import nats.errors
 from nats.aio.client import Client
 
 from counterfoil.ledgers.jetstream.place import Place
+from counterfoil.nats_wire import Wire
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -32,18 +34,76 @@ class Unreachable(Exception):
     """There is no connection: nothing was asked."""
 
 
-class _Waiting:
-    """An answer that is waited for; one of many messages ends with one that has a status."""
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """What was answered: headers, if there are any, and what is below them."""
 
-    __slots__ = ("future", "heard", "many", "messages")
+    data: bytes
+    headers: Mapping[str, str] | None = None
 
-    def __init__(
-        self, future: asyncio.Future[list[Msg]], *, many: bool, heard: Callable[[Msg], None] | None = None
-    ) -> None:
-        self.future = future
-        self.heard = heard
-        self.many = many
-        self.messages: list[Msg] = []
+    @property
+    def status(self) -> str | None:
+        """The code of the status line, if it has one."""
+        return None if self.headers is None else self.headers.get("Status")
+
+
+class Volley:
+    """Messages that are published together, and the answers to them as they come.
+
+    Args:
+        heard: is called with the number of a message and its answer, in the order in which the server answered.
+    """
+
+    def __init__(self, heard: Callable[[int, Answer], None]) -> None:
+        self._heard = heard
+        self._open = 0
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def add(self) -> None:
+        """Wait for one more answer."""
+        self._open += 1
+
+    def heard(self, number: int, answer: Answer) -> bool:
+        """Take an answer; it is the only one to its message."""
+        self._heard(number, answer)
+        self._open -= 1
+        if not self._open and not self._over.done():
+            self._over.set_result(None)
+        return True
+
+    def lose(self, why: str) -> None:
+        """Say that the answers that have not come will not come."""
+        if not self._over.done():
+            self._over.set_exception(Lost(why))
+            self._over.exception()  # somebody may have stopped waiting
+
+    async def over(self, patience_s: float) -> None:
+        """Wait until all have come.
+
+        Raises:
+            Lost: they did not.
+        """
+        if not self._open:
+            return
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._over
+        except TimeoutError:
+            raise Lost("the server does not answer") from None
+
+
+class _Question(Volley):
+    """One question; the answer to one of many messages ends with one that has a status."""
+
+    def __init__(self, heard: Callable[[int, Answer], None], *, many: bool) -> None:
+        super().__init__(heard)
+        self._many = many
+
+    def heard(self, number: int, answer: Answer) -> bool:
+        """Take an answer; return whether it was the last."""
+        if self._many and answer.status is None:
+            self._heard(number, answer)
+            return False
+        return super().heard(number, answer)
 
 
 class Link:
@@ -51,9 +111,12 @@ class Link:
 
     def __init__(self) -> None:
         self._client = Client()
+        self._wire = Wire()
+        # The one thing that nats-py does not take by argument.
+        self._client._transport = self._wire  # noqa: SLF001
         self._inbox = f"_INBOX.{os.urandom(12).hex()}"
         self._count = 0
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[bytes, tuple[Volley, int]] = {}
         # What the server last complained about, for instance a denied subject: it answers that to nobody in particular.
         self._complaint = ""
         self.open = False
@@ -84,7 +147,11 @@ class Link:
                     **place.options(),
                 )
                 self._check_tls(place)
-                await self._client.subscribe(f"{self._inbox}.*", cb=self._on_reply, pending_msgs_limit=-1)
+                self._wire.listen(self._inbox, self._on_answer)
+                # Only answers with headers come this way, and none of them may be dropped: a page would miss a record.
+                await self._client.subscribe(
+                    f"{self._inbox}.*", cb=self._on_reply, pending_msgs_limit=-1, pending_bytes_limit=-1
+                )
                 await self._client.flush()
         except (OSError, ValueError, nats.errors.Error, TimeoutError) as error:
             await self.close()
@@ -96,69 +163,35 @@ class Link:
         if place.ca is not None and not self.server.get("tls_required"):
             raise nats.errors.Error("the server does not ask for TLS, and ca= is given")
 
-    async def ask(
-        self, subject: str, data: bytes, *, headers: dict[str, str] | None = None, patience_s: float, many: bool = False
-    ) -> list[Msg]:
+    def publish(self, subject: str, data: bytes, *, head: bytes, volley: Volley, number: int) -> None:
+        """Publish, in the order of calls; the answer goes to the volley, under that number."""
+        self._count += 1
+        token = b"%d" % self._count
+        volley.add()
+        self._waiting[token] = (volley, number)
+        self._wire.publish(subject, data, token=token, head=head)
+
+    async def ask(self, subject: str, data: bytes, *, patience_s: float, many: bool = False) -> list[Answer]:
         """Ask, and return what was answered: one message, or with `many` all up to one that has a status.
 
         Raises:
             Unreachable: the connection is closed; nothing was sent.
             Lost: no answer within `patience_s` seconds, or the connection broke.
         """
-        waiting = await self.begin(subject, data, headers=headers, many=many)
-        return await self.finish(waiting, patience_s)
-
-    async def begin(
-        self,
-        subject: str,
-        data: bytes,
-        *,
-        headers: dict[str, str] | None,
-        many: bool = False,
-        heard: Callable[[Msg], None] | None = None,
-    ) -> str:
-        """Send a question, in the order of calls, and return what `finish` takes.
-
-        Args:
-            subject: where it is answered.
-            data: its payload.
-            headers: its headers.
-            many: all messages up to one that has a status are the answer.
-            heard: is called as each comes, in the order in which the server answered whatever was asked.
-
-        Raises:
-            Unreachable: the connection is closed; nothing was sent.
-        """
-        self._count += 1
-        token = str(self._count)
         if not self.open:
             raise Unreachable("the connection is closed")
-        self._waiting[token] = _Waiting(asyncio.get_running_loop().create_future(), many=many, heard=heard)
+        answers: list[Answer] = []
+        question = _Question(lambda _, answer: answers.append(answer), many=many)
+        self.publish(subject, data, head=b"", volley=question, number=0)
+        token = b"%d" % self._count
         try:
-            await self._client.publish(subject, data, reply=f"{self._inbox}.{token}", headers=headers)
-        except (nats.errors.ConnectionClosedError, nats.errors.ConnectionDrainingError) as error:
-            del self._waiting[token]
-            raise Unreachable("the connection is closed") from error
-        return token
-
-    async def finish(self, token: str, patience_s: float) -> list[Msg]:
-        """Wait for an answer.
-
-        Raises:
-            Lost: it did not come.
-        """
-        waiting = self._waiting[token]
-        if waiting.future.done():
-            del self._waiting[token]
-            return waiting.future.result()
-        try:
-            async with asyncio.timeout(patience_s):
-                return await waiting.future
-        except TimeoutError:
+            await question.over(patience_s)
+        except Lost as lost:
             more = f" ({self._complaint})" if self._complaint else ""
-            raise Lost(f"the server does not answer{more}") from None
+            raise Lost(f"{lost}{more}") from None
         finally:
             self._waiting.pop(token, None)
+        return answers
 
     async def close(self) -> None:
         """Close it; nothing is waited for that the server would have to say."""
@@ -168,15 +201,16 @@ class Link:
                 await self._client.close()
         self._end()
 
+    def _on_answer(self, token: bytes, data: bytes) -> None:
+        self._took(token, Answer(data))
+
     async def _on_reply(self, message: Msg) -> None:
-        waiting = self._waiting.get(message.subject.rpartition(".")[2])
-        if waiting is None or waiting.future.done():
-            return
-        if waiting.heard is not None:
-            waiting.heard(message)
-        waiting.messages.append(message)
-        if not waiting.many or "Status" in (message.headers or {}):
-            waiting.future.set_result(waiting.messages)
+        self._took(message.subject.rpartition(".")[2].encode(), Answer(message.data, message.headers or {}))
+
+    def _took(self, token: bytes, answer: Answer) -> None:
+        found = self._waiting.get(token)
+        if found is not None and found[0].heard(found[1], answer):
+            del self._waiting[token]
 
     async def _on_error(self, error: Exception) -> None:
         """Keep what was complained about; what breaks the connection closes it."""
@@ -187,7 +221,7 @@ class Link:
         self._end()
 
     def _end(self) -> None:
-        for waiting in self._waiting.values():
-            if not waiting.future.done():
-                waiting.future.set_exception(Lost("the connection broke"))
-                waiting.future.exception()  # somebody may have stopped waiting
+        self._wire.forget()
+        waiting, self._waiting = self._waiting, {}
+        for volley, _ in waiting.values():
+            volley.lose("the connection broke")

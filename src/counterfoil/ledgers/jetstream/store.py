@@ -10,22 +10,19 @@ import asyncio
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from counterfoil.errors import LedgerUnavailable
 from counterfoil.ledgers.jetstream import troubles
-from counterfoil.ledgers.jetstream.link import CONNECT_S, Link, Lost, Unreachable
+from counterfoil.ledgers.jetstream.link import CONNECT_S, Answer, Link, Lost, Unreachable, Volley
 from counterfoil.ledgers.jetstream.messages import Message
 from counterfoil.ledgers.jetstream.place import Place
 from counterfoil.ledgers.jetstream.stretch import Stretch
 from counterfoil.ledgers.jetstream.subjects import Subjects
 from counterfoil.ledgers.jetstream.troubles import Said
-
-if TYPE_CHECKING:
-    from nats.aio.msg import Msg
+from counterfoil.nats_wire import headers
 
 # A server that does not answer for so long is taken for stuck, and the next one is asked.
 PATIENCE_S: Final = 3.0
@@ -58,6 +55,57 @@ class Put(msgspec.Struct, frozen=True, kw_only=True):
     ends: bool = True
 
 
+class Sending:
+    """Messages on their way, each with what was answered to it."""
+
+    def __init__(self, store: Store, many: Sequence[Put], *, deadline: float) -> None:
+        self._store = store
+        self._many = many
+        self._deadline = deadline
+        self._before = store.seen
+        self._said: list[Said | None] = [None] * len(many)
+        self._link: Link | None = None
+        self._volley = Volley(self._heard)
+
+    def begin(self, link: Link) -> None:
+        """Publish them."""
+        self._link, store = link, self._store
+        most = store.server["max_payload"] - _HEADERS_BYTES
+        for number, what in enumerate(self._many):
+            if len(what.data) > most:
+                self._said[number] = Said(text="too large", too_large=True)
+            else:
+                link.publish(what.subject, what.data, head=store.head(what), volley=self._volley, number=number)
+
+    def unsent(self, text: str) -> None:
+        """Say that none of them was published, and why."""
+        self._said = [Said(text=text)] * len(self._many)
+
+    async def answers(self) -> list[Said]:
+        """Return what was answered to each."""
+        text = ""
+        try:
+            await self._volley.over(max(0.0, self._deadline - time.monotonic()))
+        except Lost as lost:
+            await self._store.drop(self._link)
+            text = str(lost)
+        return [Said(unknown=True, text=text) if said is None else said for said in self._said]
+
+    def _heard(self, number: int, answer: Answer) -> None:
+        """Understand an answer as it comes: only so are they in the order of the stream."""
+        store = self._store
+        said = troubles.said(answer.data, status=answer.status, stream=store.subjects.stream)
+        if said.sequence:
+            if said.sequence <= self._before:
+                store.went_back = f"it gave out position {said.sequence} again, after {self._before}"
+                said = Said(unknown=True, text=store.went_back)
+            else:
+                store.seen = max(store.seen, said.sequence)
+                if not self._many[number].ends:
+                    said = Said(sequence=said.sequence, since=store.stretch.took(said.sequence))
+        self._said[number] = said
+
+
 class Store:
     """One stream and the connection to it. All methods run on one loop.
 
@@ -74,11 +122,24 @@ class Store:
         self.went_back: str | None = None
         # What needs no look, as long as nobody else publishes.
         self.stretch = Stretch()
+        self._first = self._head("0", None)
         self._place = place
         self._next = 0
         self._link: Link | None = None
         self._connecting = asyncio.Lock()
         self.server: dict[str, Any] = {}
+
+    def head(self, what: Put) -> bytes:
+        """Return the headers of a message."""
+        if not what.expected and what.over is None:
+            return self._first
+        return self._head(str(what.expected), what.over)
+
+    def _head(self, expected: str, over: str | None) -> bytes:
+        pairs = [("Nats-Expected-Stream", self.subjects.stream), ("Nats-Expected-Last-Subject-Sequence", expected)]
+        if over is not None:
+            pairs.append(("Nats-Expected-Last-Subject-Sequence-Subject", over))
+        return headers(pairs)
 
     async def put(self, what: Put, *, deadline: float) -> Said:
         """Publish until there is an answer. After a lost one `taken` may mean that it was ours.
@@ -98,59 +159,16 @@ class Store:
 
     async def put_each(self, many: Sequence[Put], *, deadline: float) -> list[Said]:
         """Publish each once, in order, over one connection, and return what was answered to each."""
+        return await (await self.send(many, deadline=deadline)).answers()
+
+    async def send(self, many: Sequence[Put], *, deadline: float) -> Sending:
+        """Publish each once, in order; when this returns they are on their way, and others may follow."""
+        sending = Sending(self, many, deadline=min(time.monotonic() + PATIENCE_S, deadline))
         try:
-            link = await self.link(deadline)
+            sending.begin(await self.link(deadline))
         except Unreachable as error:
-            return [Said(text=str(error))] * len(many)
-        before = self.seen
-        answers = [Said()] * len(many)
-        begun: list[str | None] = []
-        for number, what in enumerate(many):
-            headers = {
-                "Nats-Expected-Stream": self.subjects.stream,
-                "Nats-Expected-Last-Subject-Sequence": str(what.expected),
-            }
-            if what.over is not None:
-                headers["Nats-Expected-Last-Subject-Sequence-Subject"] = what.over
-            if len(what.data) + _HEADERS_BYTES > self.server["max_payload"]:
-                answers[number] = Said(text="too large", too_large=True)
-                begun.append(None)
-                continue
-            try:
-                heard = partial(self._heard, answers=answers, number=number, what=what)
-                begun.append(await link.begin(what.subject, what.data, headers=headers, heard=heard))
-            except Unreachable as error:
-                answers[number] = Said(text=str(error))
-                begun.append(None)
-        give_up = min(time.monotonic() + PATIENCE_S, deadline)
-        for number, token in enumerate(begun):
-            if token is not None and (lost := await self._lost(link, token, give_up)) is not None:
-                answers[number] = lost
-        return [self._checked(answer, before) for answer in answers]
-
-    def _heard(self, message: Msg, *, answers: list[Said], number: int, what: Put) -> None:
-        """Understand an answer as it comes: only so are they in the order of the stream."""
-        answer = troubles.said(message.data, status=_status(message), stream=self.subjects.stream)
-        if answer.sequence:
-            self.seen = max(self.seen, answer.sequence)
-            if not what.ends:
-                answer = msgspec.structs.replace(answer, since=self.stretch.took(answer.sequence))
-        answers[number] = answer
-
-    def _checked(self, answer: Said, before: int) -> Said:
-        if not 0 < answer.sequence <= before:
-            return answer
-        self.went_back = f"it gave out position {answer.sequence} again, after {before}"
-        return Said(unknown=True, text=self.went_back)
-
-    async def _lost(self, link: Link, token: str, give_up: float) -> Said | None:
-        """Wait for an answer; None: it has come."""
-        try:
-            await link.finish(token, max(0.0, give_up - time.monotonic()))
-        except Lost as error:
-            await self.drop(link)
-            return Said(unknown=True, text=str(error))
-        return None
+            sending.unsent(str(error))
+        return sending
 
     async def snapshot(self, subjects: Collection[str], *, floor: int = 0, deadline: float) -> dict[str, Message]:
         """Return the last message of each subject that has one, as of a moment at which `floor` was there.
@@ -180,8 +198,8 @@ class Store:
         question = {"batch": limit, "max_bytes": _PAGE_BYTES, "seq": after + 1, "next_by_subj": where}
         *messages, end = await self._direct(question, deadline)
         found = [_message(message) for message in messages]
-        if _status(end) not in ("204", "404"):
-            raise troubles.unavailable(f"a page was answered with status {_status(end)}")
+        if end.status not in ("204", "404"):
+            raise troubles.unavailable(f"a page was answered with status {end.status}")
         return found
 
     async def last(self, where: str, *, deadline: float) -> int:
@@ -205,14 +223,14 @@ class Store:
                 await self.drop(link)
                 text = str(error)
             else:
-                if _status(message) is None:
+                if message.status is None:
                     answer: dict[str, Any] = msgspec.json.decode(message.data)
                     if answer.get("error", {}).get("code") != 503:
                         return answer
                 text = "JetStream is not there"
             await _pause(deadline, text)
 
-    async def _direct(self, question: dict[str, Any], deadline: float) -> list[Msg]:
+    async def _direct(self, question: dict[str, Any], deadline: float) -> list[Answer]:
         subject = f"$JS.API.DIRECT.GET.{self.subjects.stream}"
         silent = 0
         while True:
@@ -228,7 +246,7 @@ class Store:
                     await self.drop(link)
                 text = str(error)
             else:
-                status = _status(messages[-1])
+                status = messages[-1].status
                 # Nothing found is an answer about a filter; where the generation is asked for, the replica lacks it.
                 if status == "204" or (status == "404" and "multi_last" not in question):
                     return messages
@@ -287,10 +305,6 @@ async def _pause(deadline: float, text: str) -> None:
     await asyncio.sleep(pause_s)
 
 
-def _status(message: Msg) -> str | None:
-    return (message.headers or {}).get("Status")
-
-
-def _message(message: Msg) -> Message:
-    headers = message.headers or {}
-    return Message(headers["Nats-Subject"], int(headers["Nats-Sequence"]), message.data)
+def _message(answer: Answer) -> Message:
+    said = answer.headers or {}
+    return Message(said["Nats-Subject"], int(said["Nats-Sequence"]), answer.data)
