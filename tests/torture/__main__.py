@@ -15,7 +15,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.servers.finding import Missing
-from tests.torture import activations, blobs, clocks, failovers, fork, full, kills, outbox, points, race, stop, sync
+from tests.torture import (
+    activations,
+    blobs,
+    buckets,
+    clocks,
+    failovers,
+    fork,
+    full,
+    kills,
+    outbox,
+    points,
+    race,
+    stop,
+    sync,
+)
 from tests.torture.arena import Arena
 from tests.torture.judge import Counts
 from tests.torture.postgres import frozen, machines, restarts, wires, zombies
@@ -32,6 +46,7 @@ CAMPAIGNS: Final[dict[str, tuple[Callable[[Arena], None], float]]] = {
     "sync": (sync.campaign, 0.1),
     "outbox": (outbox.campaign, 0.2),
     "blobs": (blobs.campaign, 0.1),
+    "buckets": (buckets.campaign, 0.15),
     "outbox-postgres": (outbox.postgres_campaign, 0.2),
     "restarts": (restarts.campaign, 0.15),
     "wires": (wires.campaign, 0.15),

@@ -18,20 +18,21 @@ from tests.torture.processes import Crew, Worker
 SIZES: Final = (0, 10, 5_000, 1 << 20, (3 << 20) + 7, 20 << 20)
 # Few enough that writers often come with the same bytes.
 KINDS: Final = 40
+Sizes = tuple[int, ...]
 PATIENCE_S: Final = 60.0
 
 
-def content(kind: int) -> tuple[bytes, int]:
+def content(kind: int, sizes: Sizes = SIZES) -> tuple[bytes, int]:
     """Return what the blobs of one kind are made of: a piece, and how often."""
-    size = SIZES[kind % len(SIZES)]
+    size = sizes[kind % len(sizes)]
     piece = random.Random(kind).randbytes(min(size, 1 << 20))
     return piece, size // len(piece) if piece else 0
 
 
 @cache
-def digest(kind: int) -> str:
+def digest(kind: int, sizes: Sizes = SIZES) -> str:
     """Return the digest of the blobs of one kind."""
-    piece, times = content(kind)
+    piece, times = content(kind, sizes)
     whole = sha256()
     for _ in range(times):
         whole.update(piece)
@@ -40,15 +41,29 @@ def digest(kind: int) -> str:
 
 def writer(connection: Connection, url: str, seed: int) -> None:
     """Write blobs until killed, and tell each reference that was accepted."""
+    write_on(connection, Blobs(url), seed)
+
+
+def write_on(connection: Connection, blobs: Blobs, seed: int, *, sizes: Sizes = SIZES, given_up: float = 0.0) -> None:
+    """Write blobs until killed, and tell each reference that was accepted.
+
+    Args:
+        connection: to whom it is told.
+        blobs: where they go.
+        seed: of what is left to chance.
+        sizes: that blobs have.
+        given_up: the share of those that are not sealed.
+    """
     chance = random.Random(seed)
-    blobs = Blobs(url)
     connection.send("ready")
     while True:
         kind = chance.randrange(KINDS)
-        piece, times = content(kind)
+        piece, times = content(kind, sizes)
         with blobs.writer() as one:
             for _ in range(times):
                 one.write(piece)
+            if chance.random() < given_up:
+                continue
             outcome = one.seal()
         connection.send((kind, outcome.proof if isinstance(outcome, Accepted) else repr(outcome)))
 
@@ -77,11 +92,11 @@ def campaign(arena: Arena, *, writers: int = 4) -> None:
             place = arena.random.randrange(writers)
             victim = crewed[place]
             crewed[place] = crew.start(writer, url, arena.random.randrange(1 << 30))
-            acknowledged += _killed(arena, crew, victim, told)
+            acknowledged += killed(arena, crew, victim, told)
             kills += 1
             arena.progress(f"{kills} kills, {acknowledged} blobs acknowledged")
         for victim in crewed:
-            acknowledged += _killed(arena, crew, victim, told)
+            acknowledged += killed(arena, crew, victim, told)
         broom.send(None)
         swept = broom.receive(PATIENCE_S)
         broom.ended(PATIENCE_S)
@@ -91,7 +106,7 @@ def campaign(arena: Arena, *, writers: int = 4) -> None:
     arena.say(f"{len(told)} different blobs, leftovers of {swept} killed writers were removed while others wrote")
 
 
-def _killed(arena: Arena, crew: Crew, victim: Worker, told: dict[str, dict[str, Any]]) -> int:
+def killed(arena: Arena, crew: Crew, victim: Worker, told: dict[str, dict[str, Any]], *, sizes: Sizes = SIZES) -> int:
     """Kill a writer and take in what it said before; returns how many blobs it was told are sealed."""
     victim.signal(SIGKILL)
     victim.process.join()
@@ -99,8 +114,11 @@ def _killed(arena: Arena, crew: Crew, victim: Worker, told: dict[str, dict[str, 
     while (said := victim.receive(0.0)) is not None:
         if said == "ready":
             continue
+        if said[0] == "broke":
+            arena.problem(str(said[1]))
+            continue
         kind, proof = said
-        if not isinstance(proof, dict) or proof["digest"] != digest(kind):
+        if not isinstance(proof, dict) or proof["digest"] != digest(kind, sizes):
             arena.problem(f"kind {kind}: {proof}")
             continue
         told[proof["digest"]] = proof
@@ -111,6 +129,14 @@ def _killed(arena: Arena, crew: Crew, victim: Worker, told: dict[str, dict[str, 
 
 def _judge(arena: Arena, folder: Path, told: dict[str, dict[str, Any]]) -> None:
     blobs = Blobs(folder.as_uri())
+    check(arena, blobs, told)
+    cleaned = blobs.clean(limit=1_000_000, within_s=PATIENCE_S)
+    if cleaned.in_flight or cleaned.left or any((folder / "writing").iterdir()):
+        arena.problem(f"something is left when nobody is: {cleaned}")
+
+
+def check(arena: Arena, blobs: Blobs, told: dict[str, dict[str, Any]]) -> None:
+    """Read all that can be seen: it is what it is called, and what was told is among it."""
     sound = set()
     for checked in blobs.check_all():
         if checked.sound:
@@ -120,6 +146,3 @@ def _judge(arena: Arena, folder: Path, told: dict[str, dict[str, Any]]) -> None:
     for missing in told.keys() - sound:
         arena.counts.lost += 1
         arena.problem(f"acknowledged, and not there: {missing}")
-    cleaned = blobs.clean(limit=1_000_000, within_s=PATIENCE_S)
-    if cleaned.in_flight or cleaned.left or any((folder / "writing").iterdir()):
-        arena.problem(f"something is left when nobody is: {cleaned}")
