@@ -9,6 +9,7 @@ from counterfoil import Dispatcher, Runtime
 from counterfoil.runtime.dispatcher import _call
 from counterfoil.runtime.jobs import Job
 from tests.outbox.shop import Shop, quick
+from tests.support import PATIENCE_S
 
 
 class Life:
@@ -46,14 +47,14 @@ class Life:
             self.call()
         raise AssertionError("it is not sent")
 
-    def settle(self, *, rounds: int = 50, pause_s: float = 0.0) -> None:
+    def settle(self, *, pause_s: float = 0.0) -> None:
         """Do rounds, calling handlers in this thread, until nothing is in hand.
 
         Args:
-            rounds: how many at most.
             pause_s: between two, for a store that is in trouble.
         """
-        for _ in range(rounds):
+        give_up = time.monotonic() + PATIENCE_S
+        while time.monotonic() < give_up:
             time.sleep(pause_s)
             self.call()
             self.engine.nudged()

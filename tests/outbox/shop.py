@@ -14,9 +14,15 @@ import psycopg
 from counterfoil import UNASKABLE, Contract, Dispatcher, Outbox, Receipt, Recipient
 from counterfoil.outbox.terms import Terms
 from tests.outbox.application import connected
-from tests.support import Clock
+from tests.support import PATIENCE_S, Clock
 
 ACT: dict[str, Any] = {"reason": "a test", "by": "me"}
+# How long one send may take. What a contract says is longer.
+SEND_S = 120.0
+# Lives that go on together must not take each other for gone; one that ends here says so.
+BEAT_S = 30.0
+# Of lives that are killed, and found gone while nobody else lives.
+SHORT_BEAT_S = 0.2
 
 
 class Mailbox:
@@ -152,7 +158,7 @@ class Shop:
         more.setdefault("terms", quick())
         return Dispatcher(self.url, chosen, clock=self.given_clock, **more)
 
-    def dispatch(self, *names: str, timeout_s: float = 20.0, **more: Any) -> bool:
+    def dispatch(self, *names: str, timeout_s: float = PATIENCE_S, **more: Any) -> bool:
         """Dispatch until idle."""
         with self.dispatcher(*names, **more) as dispatcher:
             return dispatcher.run_until_idle(timeout_s=timeout_s)
@@ -186,7 +192,7 @@ class PostgresShop(Shop):
     def __init__(self, database: str, name: str, *, clock: Clock | None = None) -> None:
         self.database = database
         self.name = name
-        self.url = f"{database}?schema=cf_{name}&beat=0.2"
+        self.url = self.beating(BEAT_S)
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute(f"CREATE SCHEMA {name}".encode())
         super().__init__(clock=clock)
@@ -200,6 +206,16 @@ class PostgresShop(Shop):
         finally:
             connection.close()
 
+    def beating(self, beat_s: float) -> str:
+        """The outbox's address for lives that are found gone after three beats of so many seconds."""
+        return f"{self.database}?schema=cf_{self.name}&beat={beat_s}&timeout=60"
+
+    def held_up(self) -> bool:
+        """Whether a session waits for what another one holds."""
+        waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        with psycopg.connect(self.database) as connection:
+            return connection.execute(waits).fetchone() is not None
+
     def sql(self, text: str) -> None:
         super().sql(text.replace("counterfoil_", f"cf_{self.name}."))
 
@@ -210,5 +226,6 @@ class PostgresShop(Shop):
 
 
 def quick(**more: Any) -> Terms:
-    """Bounds for tests that do not wait."""
-    return Terms(**{"timeout_s": 5.0, "backoff_s": 0.01, "backoff_max_s": 0.05, "looks": 3, "attempts": 3, **more})
+    """Bounds for tests that do not wait, and whose handlers are not overdue where the machine stands still."""
+    bounds = {"timeout_s": SEND_S, "look_timeout_s": 600.0, "send_by_s": 600.0, "looks": 3, "attempts": 3}
+    return Terms(**{**bounds, "backoff_s": 0.01, "backoff_max_s": 0.05, **more})

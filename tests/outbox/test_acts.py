@@ -11,6 +11,7 @@ import pytest
 from counterfoil import Accepted, Conflict, Evidence, Failed, Outbox, Rejected, UsageError
 from tests.outbox.lives import Life
 from tests.outbox.shop import ACT, Shop
+from tests.support import PATIENCE_S
 
 
 def lost(ctx: Any) -> Any:
@@ -64,7 +65,7 @@ def test_draining_waits_for_what_is_in_hand(lone: Shop) -> None:
 
     def slow(ctx: Any) -> str:
         began.set()
-        held.wait(10)
+        held.wait(PATIENCE_S)
         return "there"
 
     lone.box.does["o1"] = slow
@@ -72,10 +73,10 @@ def test_draining_waits_for_what_is_in_hand(lone: Shop) -> None:
     dispatcher = lone.dispatcher()
     runs = threading.Thread(target=dispatcher.run)
     runs.start()
-    assert began.wait(10)
+    assert began.wait(PATIENCE_S)
     assert lone.outbox.drain(timeout_s=0.2, **ACT) is False
     held.set()
-    assert lone.outbox.drain(timeout_s=10, **ACT) is True
+    assert lone.outbox.drain(timeout_s=PATIENCE_S, **ACT) is True
     lone.order("o2")
     dispatcher.stop()
     runs.join()

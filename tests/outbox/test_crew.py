@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from counterfoil import UNASKABLE, AsyncDispatcher, Dispatcher, Recipient
+from counterfoil.runtime import crew
 from counterfoil.runtime.crew import Crew
 from counterfoil.runtime.dispatcher import _call
 from counterfoil.runtime.handlers import required
 from tests.outbox.lives import Life
 from tests.outbox.shop import Shop
+from tests.support import PATIENCE_S
 
 
 class Calls:
@@ -35,22 +37,24 @@ class Calls:
             self.woken.set()
 
 
-def test_quick_handlers_share_a_thread_and_say_once_that_they_have_ended() -> None:
+def test_quick_handlers_share_a_thread_and_say_once_that_they_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    # None of them is slow, however long the machine takes.
+    monkeypatch.setattr(crew, "PATIENCE_S", 60.0)
     calls = Calls()
     calls.crew.start([lambda: None] * 50)  # type: ignore[list-item]
-    assert calls.woken.wait(10)
+    assert calls.woken.wait(PATIENCE_S)
     assert len(calls.threads) == 50
     assert len(set(calls.threads)) == 1
-    assert calls.wakes < 50
+    assert calls.wakes == 1
 
 
 def test_what_has_not_begun_within_a_moment_gets_a_thread_of_its_own() -> None:
     calls, meeting = Calls(), threading.Barrier(8)
-    calls.crew.start([lambda: meeting.wait(10)] * 8)  # type: ignore[list-item]
-    end = time.monotonic() + 10
+    calls.crew.start([lambda: meeting.wait(PATIENCE_S)] * 8)  # type: ignore[list-item]
+    end = time.monotonic() + PATIENCE_S
     while calls.crew.behind and time.monotonic() < end:
         calls.crew.spread()
-    assert calls.woken.wait(10)
+    assert calls.woken.wait(PATIENCE_S)
     assert len(set(calls.threads)) == 8
 
 
@@ -65,7 +69,7 @@ def meeting_of_six() -> tuple[Recipient, threading.Barrier]:
 
     @recipient.operation(reconcile=UNASKABLE)
     def meet(n: int) -> int:
-        barrier.wait(20)
+        barrier.wait(PATIENCE_S)
         return n
 
     return recipient, barrier
@@ -76,7 +80,7 @@ def test_handlers_that_wait_for_each_other_all_come_to_their_end(file: Shop) -> 
     recipient, barrier = meeting_of_six()
     staged(file, recipient)
     with Dispatcher(file.url, [recipient]) as dispatcher:
-        assert dispatcher.run_until_idle(timeout_s=30)
+        assert dispatcher.run_until_idle(timeout_s=PATIENCE_S)
         assert dispatcher.counts == {"accepted": 6}
     assert not barrier.broken
 
@@ -86,7 +90,7 @@ async def test_on_a_loop_too(file: Shop) -> None:
     recipient, _ = meeting_of_six()
     staged(file, recipient)
     async with AsyncDispatcher(file.url, [recipient]) as dispatcher:
-        assert await dispatcher.run_until_idle(timeout_s=30)
+        assert await dispatcher.run_until_idle(timeout_s=PATIENCE_S)
         assert dispatcher.counts == {"accepted": 6}
 
 

@@ -15,7 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from counterfoil import AsyncInbox, AsyncOutbox, Inbox, NameConflict, Outbox, UsageError
+from tests.ledgers.postgres_support import until
 from tests.outbox.shop import PostgresShop
+from tests.support import PATIENCE_S
 
 INSERT = "INSERT INTO orders (id) VALUES ('o1')"
 
@@ -201,12 +203,12 @@ def test_lanes_are_in_commit_order_and_a_rollback_leaves_no_gap(server: Postgres
 
         waits = threading.Thread(target=second)
         waits.start()
-        waits.join(0.3)
         # The lane's tail is locked until the first transaction ends; other lanes are not.
+        until(server.held_up)
         assert order == []
         server.order("other", lane="M")
         first.rollback()
-        waits.join(10)
+        waits.join(PATIENCE_S)
     server.dispatch()
     assert sorted(to for _, to in server.box.log) == ["other", "second"]
 
@@ -229,10 +231,10 @@ def test_two_transactions_that_stage_one_key_make_one_intent(server: PostgresSho
         server.outbox.stage(first, server.operation("bo"), key="o1")
         waits = threading.Thread(target=lambda: server.order("o1", to="bo"))
         waits.start()
-        waits.join(0.2)
+        until(server.held_up)
         assert waits.is_alive()
         first.commit()
-        waits.join(10)
+        waits.join(PATIENCE_S)
     server.dispatch()
     assert [to for _, to in server.box.log] == ["bo"]
 

@@ -20,8 +20,9 @@ from counterfoil import (
     Uncertain,
     UsageError,
 )
-from counterfoil.testing.peers import Answer, Drop, FaultPeer
+from counterfoil.testing.peers import Answer, Drop, FaultPeer, Refuse
 from tests.outbox.shop import ACT, Shop, quick
+from tests.support import PATIENCE_S
 
 KEYED: dict[str, Any] = {
     "name": "charges-1",
@@ -72,7 +73,7 @@ def test_a_lost_reply_is_sent_again_with_key_and_bytes_of_the_first_send_and_mad
         payments = HTTP("payments", base_url=peer.url, contract=Contract(**KEYED), auth=Secret(lambda: "s3cret"))
         effect_id = order(lone, payments.post("/charges", json={"cents": 700}, headers={"X-Shop": "7"}))
         with Dispatcher(lone.url, [payments], terms=quick()) as dispatcher:
-            assert dispatcher.run_until_idle(timeout_s=20)
+            assert dispatcher.run_until_idle(timeout_s=PATIENCE_S)
         sent = posts(peer)
         assert len(sent) == 3
         assert {(request.key, request.body, request.header("x-shop")) for request in sent} == {
@@ -108,7 +109,7 @@ def test_resends_end_with_their_number_and_with_the_horizon(
         order(timed, payments.post("/charges", json={"cents": 700}))
         for _ in range(8):
             with Dispatcher(timed.url, [payments], clock=clock, terms=quick()) as dispatcher:
-                dispatcher.run_until_idle(timeout_s=5)
+                dispatcher.run_until_idle(timeout_s=PATIENCE_S)
             clock.advance(1.0)
         assert len(peer.requests) in sends
     # After its horizon the recipient may have forgotten the key.
@@ -127,7 +128,7 @@ def test_a_lost_reply_is_asked_about_where_the_contract_says_how_and_never_sent_
         payments = HTTP("payments", base_url=peer.url, contract=Contract(**ASKED))
         order(lone, payments.post("/charges", json={"cents": 700}))
         with Dispatcher(lone.url, [payments], terms=quick()) as dispatcher:
-            assert dispatcher.run_until_idle(timeout_s=20)
+            assert dispatcher.run_until_idle(timeout_s=PATIENCE_S)
         assert [request.method for request in peer.requests] == ["POST", "GET"]
     receipt = lone.receipt("o1")
     assert isinstance(receipt.outcome, Accepted)
@@ -141,7 +142,7 @@ def test_without_a_contract_a_lost_reply_is_uncertain_and_a_refusal_failed(lone:
         for key in ("lost", "refused"):
             order(lone, http.post("/x", content=b"\0\xff", headers={"Content-Type": "a/b"}), key, lane="L")
             with Dispatcher(lone.url, [http], terms=quick()) as dispatcher:
-                assert dispatcher.run_until_idle(timeout_s=20)
+                assert dispatcher.run_until_idle(timeout_s=PATIENCE_S)
             receipt = lone.receipt(key)
             if key == "lost":
                 assert isinstance(receipt.outcome, Uncertain)
@@ -153,21 +154,20 @@ def test_without_a_contract_a_lost_reply_is_uncertain_and_a_refusal_failed(lone:
 
 @pytest.mark.rule("X10", "X3")
 def test_a_peer_that_is_not_there_gets_it_later(lone: Shop) -> None:
-    with FaultPeer() as gone:
-        url = gone.url
-    http = HTTP("http", base_url=url)
-    order(lone, http.post("/x", json={}))
-    with Dispatcher(lone.url, [http], terms=quick(attempts=2)) as dispatcher:
-        assert dispatcher.run_until_idle(timeout_s=20)
-    receipt = lone.receipt("o1")
-    assert isinstance(receipt.outcome, Rejected)
-    assert (receipt.outcome.evidence.kind, receipt.attempts) == ("connect-failed", 2)
-    with FaultPeer() as peer:
-        lone.outbox.redrive("o1", expect_version=receipt.version, **ACT)
-        with Dispatcher(lone.url, [HTTP("http", base_url=peer.url)], terms=quick()) as dispatcher:
-            dispatcher.run_until_idle(timeout_s=20)
-        # The URL is a part of what was staged: another base does not lead it elsewhere.
-        assert peer.requests == []
+    with FaultPeer(Refuse()) as gone:
+        http = HTTP("http", base_url=gone.url)
+        order(lone, http.post("/x", json={}))
+        with Dispatcher(lone.url, [http], terms=quick(attempts=2)) as dispatcher:
+            assert dispatcher.run_until_idle(timeout_s=PATIENCE_S)
+        receipt = lone.receipt("o1")
+        assert isinstance(receipt.outcome, Rejected)
+        assert (receipt.outcome.evidence.kind, receipt.attempts) == ("connect-failed", 2)
+        with FaultPeer() as peer:
+            lone.outbox.redrive("o1", expect_version=receipt.version, **ACT)
+            with Dispatcher(lone.url, [HTTP("http", base_url=peer.url)], terms=quick()) as dispatcher:
+                dispatcher.run_until_idle(timeout_s=PATIENCE_S)
+            # The URL is a part of what was staged: another base does not lead it elsewhere.
+            assert peer.requests == []
 
 
 @pytest.mark.rule("X3")
@@ -177,7 +177,7 @@ async def test_the_asyncio_colour_sends_over_http_too(lone: Shop) -> None:
         payments = HTTP("payments", base_url=peer.url, contract=Contract(**KEYED))
         effect_id = order(lone, payments.post("/charges", json={"cents": 700}))
         async with AsyncDispatcher(lone.url, [payments], terms=quick()) as dispatcher:
-            assert await dispatcher.run_until_idle(timeout_s=20)
+            assert await dispatcher.run_until_idle(timeout_s=PATIENCE_S)
         assert [request.key for request in posts(peer)] == [effect_id] * 2
     assert lone.receipt("o1").state == "accepted"
 
@@ -206,7 +206,7 @@ def test_a_newer_form_and_an_unknown_recipient_wait_with_their_reasons_and_neigh
             " (SELECT seq FROM counterfoil_intent WHERE key = 'newer')"
         )
         with Dispatcher(lone.url, [http], terms=quick()) as dispatcher:
-            assert dispatcher.run_until_idle(timeout_s=20)
+            assert dispatcher.run_until_idle(timeout_s=PATIENCE_S)
         assert [request.target for request in peer.requests] == ["/plain"]
         found = {key: (lone.receipt(key).state, lone.receipt(key).reason) for key in ("newer", "foreign", "plain")}
         assert found == {
@@ -216,7 +216,7 @@ def test_a_newer_form_and_an_unknown_recipient_wait_with_their_reasons_and_neigh
         }
         # Whoever knows it takes it, as it was staged.
         with Dispatcher(lone.url, [other], terms=quick()) as dispatcher:
-            assert dispatcher.run_until_idle(timeout_s=20)
+            assert dispatcher.run_until_idle(timeout_s=PATIENCE_S)
         assert [request.target for request in peer.requests] == ["/plain", "/foreign"]
         assert lone.receipt("foreign").attempts == 1
 
@@ -233,7 +233,7 @@ def test_a_form_inside_that_is_newer_is_for_a_person_and_not_sent(lone: Shop) ->
         else:
             lone.sql("UPDATE counterfoil_intent SET body = CAST(replace(body, 'arguments', 'given') AS BLOB)")
         with Dispatcher(lone.url, [http], terms=quick()) as dispatcher:
-            assert dispatcher.run_until_idle(timeout_s=20)
+            assert dispatcher.run_until_idle(timeout_s=PATIENCE_S)
         receipt = lone.receipt("o1")
         assert (receipt.state, receipt.reason) == ("needs-operator", "arguments-do-not-fit")
         assert peer.requests == []
@@ -253,6 +253,6 @@ def test_http_and_functions_are_dispatched_side_by_side(lone: Shop) -> None:
         with lone.transaction() as connection:
             outbox.stage_many(connection, [(http.put("/x", json=1), "a"), (note(number=7), "b")])
         with Dispatcher(lone.url, {"http": http, "other": other}, terms=quick()) as dispatcher:
-            assert dispatcher.run_until_idle(timeout_s=20)
+            assert dispatcher.run_until_idle(timeout_s=PATIENCE_S)
         assert [request.method for request in peer.requests] == ["PUT"]
     assert calls == [7]

@@ -17,8 +17,9 @@ from counterfoil.ledgers.postgres import outbox as postgres_outbox
 from counterfoil.ledgers.postgres import outbox_staging, outbox_turn
 from tests.ledgers.postgres_support import Doing, through, until
 from tests.outbox.lives import Life
-from tests.outbox.shop import ACT, PostgresShop
+from tests.outbox.shop import ACT, BEAT_S, PostgresShop
 from tests.servers.proxy import Act, Link, On, Piece, Proxy
+from tests.support import PATIENCE_S
 
 COMMIT = rb"COMMIT"
 LOST = [Act.LOSE_REPLY, Act.LOSE_END, Act.CUT, Act.PASS_THEN_CUT]
@@ -54,7 +55,7 @@ class Script:
 @pytest.fixture
 def wired(server: PostgresShop, proxy: Proxy) -> Iterator[PostgresShop]:
     """A shop whose dispatchers reach the server through the proxy; the judge does not."""
-    server.url = f"{through(proxy, server.database)}?schema=cf_{server.name}&beat=0.2&timeout=5&pool=1"
+    server.url = f"{through(proxy, server.database)}?schema=cf_{server.name}&beat={BEAT_S}&timeout=60&pool=1"
     yield server
     proxy.rule = None
     proxy.resume()
@@ -88,9 +89,9 @@ def test_whichever_commit_of_a_dispatcher_is_lost_everything_is_sent_once_and_kn
         # Registering the life is the ledger's; what the outbox writes comes after it.
         _ = life.epoch
         proxy.rule = rule = On(COMMIT, act, times=1, skip=number - 1)
-        give_up = time.monotonic() + 20.0
+        give_up = time.monotonic() + PATIENCE_S
         while not wired.receipt(f"b{number}").settled and time.monotonic() < give_up:
-            life.settle(rounds=200, pause_s=0.01)
+            life.settle(pause_s=0.01)
         proxy.rule = None
         life.runtime.__exit__(None, None, None)
         for letter in "ab":
@@ -132,7 +133,7 @@ def test_an_answer_about_a_lost_commit_that_is_lost_too_does_not_change(
     assert len(jobs) == stands
     proxy.rule = None
     life.jobs = jobs
-    life.settle(rounds=200, pause_s=0.02)
+    life.settle(pause_s=0.02)
     life.runtime.__exit__(None, None, None)
     assert (wired.receipt("o1").state, wired.box.sends("o1")) == ("accepted", 1)
 
@@ -147,7 +148,8 @@ def test_a_right_whose_commit_is_still_on_its_way_is_waited_for(wired: PostgresS
     before = len(proxy.links)
     turn = Doing(life.engine.turn)
     # No look can see into the transaction that is still open: the slot alone answers, and not before it is decided.
-    assert turn.lasts(0.6)
+    until(wired.held_up)
+    assert not turn.done
     assert counted(wired, "sending") == 0
     if lands:
         proxy.resume()
@@ -166,7 +168,7 @@ def test_a_right_whose_commit_is_still_on_its_way_is_waited_for(wired: PostgresS
     assert b"ON CONFLICT (epoch, number) DO UPDATE" in asked
     assert b"FROM :schema.turn" not in asked
     life.jobs = jobs
-    life.settle(rounds=200, pause_s=0.02)
+    life.settle(pause_s=0.02)
     life.runtime.__exit__(None, None, None)
     assert (wired.receipt("o1").state, wired.box.sends("o1")) == ("accepted", 1)
 
@@ -274,7 +276,7 @@ def test_two_transactions_that_begin_a_lane_at_once_take_turns(server: PostgresS
     with server.connected(autocommit=False) as first:
         server.outbox.stage(first, server.operation("a"), key="a", lane="new")
         second = Doing(lambda: server.order("b", lane="new"))
-        assert second.lasts(0.2)
+        until(server.held_up)
         first.commit()
         second.result()
     server.dispatch("mail")
@@ -286,11 +288,11 @@ def test_every_transaction_holds_its_lane_until_its_end(server: PostgresShop) ->
     with server.connected(autocommit=False) as first, server.connected(autocommit=False) as second:
         server.outbox.stage(first, server.operation("a"), key="a", lane="new")
         staging = Doing(lambda: server.outbox.stage(second, server.operation("b"), key="b", lane="new"))
-        assert staging.lasts(0.2)
+        until(server.held_up)
         first.commit()
         staging.result()
         third = Doing(lambda: server.order("c", lane="new"))
-        assert third.lasts(0.2)
+        until(server.held_up)
         second.commit()
         third.result()
     server.dispatch("mail")
@@ -307,7 +309,7 @@ def test_several_lanes_are_taken_in_sorted_order_whatever_order_they_are_staged_
     with server.connected(autocommit=False) as holder:
         server.outbox.stage(holder, server.operation("first"), key="first", lane="a")
         waiting = Doing(lambda: both("w"))
-        assert waiting.lasts(0.2)
+        until(server.held_up)
         # It waits for the first of its lanes, and has locked none of those that come after.
         server.order("free", lane="z")
         holder.commit()
@@ -358,7 +360,7 @@ def test_a_session_that_has_lost_its_statements_costs_a_round_and_no_intent(serv
     life.settle()
     life.engine._opened.store.query("DEALLOCATE ALL")  # type: ignore[attr-defined]
     server.order("o2")
-    life.settle(rounds=200, pause_s=0.01)
+    life.settle(pause_s=0.01)
     assert [to for _, to in server.box.log] == ["o1", "o2"]
     assert server.receipt("o2").state == "accepted"
 
@@ -471,10 +473,10 @@ def test_under_a_held_snapshot_nothing_is_looked_through_again_and_again(server:
         before = costs(low)
         for letter in "bcd":
             stage(letter, 200, laned=15)
-            life.settle(rounds=1000)
+            life.settle()
         # All of it is still there, dead: whoever looks from the start on has to pass it.
         low = life.engine._opened.store._low["send", "mail"]  # type: ignore[attr-defined]
-        time.sleep(1.1 * outbox_turn.LOW_S)
+        until(lambda: life.engine._opened.store.now() > low + 2.1 * outbox_turn.LOW_S)
         life.engine._sweep_at = 0.0
         life.engine.turn()
         assert life.engine._opened.store._low["send", "mail"] > low  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ import pytest
 
 from counterfoil import AsyncOutbox, Lane, Runtime
 from tests.outbox.lives import Life
-from tests.outbox.shop import PostgresShop
+from tests.outbox.shop import BEAT_S, PostgresShop
 from tests.servers.pgbouncer import PgBouncer
 
 
@@ -32,7 +32,7 @@ class PooledShop(PostgresShop):
 
     @property
     def url(self) -> str:
-        return f"{self.pooled}?schema=cf_{self.name}&beat=0.2&poll=0.05"
+        return f"{self.pooled}?schema=cf_{self.name}&beat={BEAT_S}&timeout=60&poll=0.05"
 
     @url.setter
     def url(self, url: str) -> None:

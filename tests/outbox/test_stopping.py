@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from counterfoil import Accepted, AsyncDispatcher, Recipient
 from tests.outbox.shop import Shop, quick
-from tests.support import eventually
+from tests.support import PATIENCE_S, eventually
 
 
 class Slow:
@@ -76,7 +76,7 @@ def states(shop: Shop) -> list[tuple[str, int]]:
 async def finish(slow: Slow, shop: Shop, *, early: tuple[str, ...] = ()) -> None:
     """Let another dispatcher deliver the rest; each was sent once."""
     slow.leave.set()
-    assert await slow.dispatcher(shop).run_until_idle(timeout_s=20)
+    assert await slow.dispatcher(shop).run_until_idle(timeout_s=PATIENCE_S)
     assert [state for state, _ in states(shop)] == ["accepted"] * 3
     assert sorted(slow.began) == ["o0", "o1", "o2"]
     assert tuple(slow.asked_early) == early
@@ -114,9 +114,10 @@ async def test_cancelled_it_leaves_what_is_in_hand_to_others_who_do_not_ask_too_
         await runs
     # Its handler goes on. What it may be sending is neither asked about nor sent, and the rest is delivered.
     assert slow.ended == []
-    other = asyncio.create_task(slow.dispatcher(lone, concurrency=2).run_until_idle(timeout_s=20))
-    await asyncio.sleep(0.3)
-    assert slow.began.count("o0") == 1
+    another = slow.dispatcher(lone, concurrency=2)
+    other = asyncio.create_task(another.run_until_idle(timeout_s=PATIENCE_S))
+    await eventually(lambda: another._engine is not None and another._engine._swept.lives)
+    assert slow.began == ["o0"]
     slow.leave.set()
     assert await other
     await finish(slow, lone)
@@ -146,7 +147,7 @@ async def test_an_overdue_handler_keeps_its_place_until_it_has_ended_and_its_pro
     lone: Shop, slow: Slow
 ) -> None:
     slow.stubborn = True
-    dispatcher = slow.dispatcher(lone, terms=quick(timeout_s=0.2), drain_timeout_s=5.0)
+    dispatcher = slow.dispatcher(lone, terms=quick(timeout_s=0.2))
     runs = asyncio.create_task(dispatcher.run())
     await eventually(lambda: lone.receipt("o0").state == "needs-operator")
     # There is one place, and it is still taken.
@@ -168,19 +169,24 @@ async def test_a_commit_is_not_cut_by_a_cancellation(lone: Shop, slow: Slow) -> 
     async with dispatcher:
         engine: Any = dispatcher._engine
         real, inside = engine._opened.store.exchange, asyncio.Event()
-        loop, left = asyncio.get_running_loop(), [1]
+        loop, left, cut = asyncio.get_running_loop(), [1], threading.Event()
 
         def slowly(epoch: str, work: Any) -> Any:
             if left:
                 left.clear()
                 loop.call_soon_threadsafe(inside.set)
-                time.sleep(0.3)
+                assert cut.wait(PATIENCE_S)
             return real(epoch, work)
 
         engine._opened.store.exchange = slowly
-        task = asyncio.create_task(dispatcher.run_until_idle(timeout_s=10))
+        task = asyncio.create_task(dispatcher.run_until_idle(timeout_s=PATIENCE_S))
         await inside.wait()
         task.cancel()
+        for _ in range(3):
+            # It is told now.
+            await asyncio.sleep(0)
+        assert not task.done()
+        cut.set()
         with suppress(asyncio.CancelledError):
             await task
         # Its transaction has ended before it has.

@@ -27,7 +27,7 @@ from counterfoil import (
 from counterfoil.runtime import telemetry
 from tests.outbox.lives import Life
 from tests.outbox.shop import ACT, Shop
-from tests.support import Colour
+from tests.support import PATIENCE_S, Colour
 
 trace = pytest.importorskip("opentelemetry.trace")
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
@@ -113,7 +113,7 @@ async def test_on_a_loop_too(file: Shop, spans: Any) -> None:
     async with AsyncOutbox(file.url) as outbox, AsyncDispatcher(file.url, [recipient]) as dispatcher:
         with file.transaction() as connection:
             await outbox.stage(connection, send(to="bo"), key="o1")
-        assert await dispatcher.run_until_idle(timeout_s=20)
+        assert await dispatcher.run_until_idle(timeout_s=PATIENCE_S)
         snapshot = dispatcher.snapshot()
         assert snapshot is not None
         assert snapshot.ended == {"accepted": 1}
