@@ -29,7 +29,7 @@ def open_ledger(path: str, engine: str) -> Iterator[Open]:
     opened: list[SqliteLedger] = []
 
     def open_one(where: str = path, **options: Any) -> SqliteLedger:
-        ledger = SqliteLedger(where, **{"engine": engine, "timeout_s": 10.0, **options})
+        ledger = SqliteLedger(where, **{"engine": engine, "timeout_s": 30.0, **options})
         opened.append(ledger)
         return ledger
 

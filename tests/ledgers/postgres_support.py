@@ -13,7 +13,7 @@ from counterfoil.ledgers.urls import parse
 from counterfoil.protocol.records import Entry, Record
 from tests.servers.proxy import Proxy
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def through(proxy: Proxy, url: str) -> str:

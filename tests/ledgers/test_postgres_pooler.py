@@ -80,8 +80,9 @@ def test_many_callers_share_few_server_sessions(pgbouncer: PgBouncer, database: 
 async def test_a_wait_is_woken_by_polling(pgbouncer: PgBouncer, database: str) -> None:
     url = behind(pgbouncer, database)
     async with AsyncRuntime(url) as one, AsyncRuntime(url) as other, one.run("r") as run:
-        waiting = asyncio.create_task(run.wait_for("paid", "1", timeout=5))
-        await asyncio.sleep(0.2)
+        waiting = asyncio.create_task(run.wait_for("paid", "1"))
+        while not await other.show("r"):  # noqa: ASYNC110 - another process would not tell either
+            await asyncio.sleep(0.01)
         assert not waiting.done()
         await other.deliver("r", "paid", "1", {"sum": 7})
         assert await waiting == {"sum": 7}
