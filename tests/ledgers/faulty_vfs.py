@@ -1,7 +1,7 @@
-"""A disk whose syncs are counted, and fail or take their time on demand."""
+"""A disk whose syncs are counted, and fail or wait on demand."""
 
 import threading
-import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,8 +16,7 @@ class FaultyDisk(apsw.VFS):
     Attributes:
         syncs: how often a write-ahead log was synced.
         failing: whether the next such sync fails, as it does when the disk has lost what it was given.
-        sync_s: how long each sync takes, of whatever file, in seconds.
-        waits: when each of these syncs began and ended, by `time.monotonic`.
+        during: called in each sync, of whatever file.
         threads: those that came here for anything: to open, read, write, lock or sync.
     """
 
@@ -25,8 +24,7 @@ class FaultyDisk(apsw.VFS):
         super().__init__("faulty", "unix", makedefault=True)
         self.syncs = 0
         self.failing = False
-        self.sync_s = 0.0
-        self.waits: list[tuple[float, float]] = []
+        self.during: Callable[[], None] = lambda: None
         self.threads: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -75,10 +73,7 @@ class _File(apsw.VFSFile):
 
     def xSync(self, flags: int) -> None:
         self._disk.seen()
-        if self._disk.sync_s:
-            began = time.monotonic()
-            time.sleep(self._disk.sync_s)
-            self._disk.waits.append((began, time.monotonic()))
+        self._disk.during()
         if self._wal:
             self._disk.syncs += 1
             if self._disk.failing:

@@ -33,7 +33,7 @@ def collect_holding(lock: Any) -> bool:
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     return not thread.is_alive()
 
 
@@ -46,7 +46,7 @@ def test_what_a_collected_object_leaves_is_done_elsewhere_whatever_the_collectin
 
     when_collected(Owner(), close)
     assert collect_holding(lock)
-    assert done.wait(20)
+    assert done.wait(60)
 
 
 def test_what_fails_while_it_is_closed_is_logged_and_the_next_is_closed_all_the_same(caplog):
@@ -58,7 +58,7 @@ def test_what_fails_while_it_is_closed_is_logged_and_the_next_is_closed_all_the_
     when_collected(Owner(), fail)
     when_collected(Owner(), done.set)
     gc.collect()
-    assert done.wait(20)
+    assert done.wait(60)
     assert "could not be closed" in caplog.text
 
 
@@ -84,7 +84,7 @@ def test_a_forgotten_outbox_lets_go_of_its_file(tmp_path, eventually_free):
 def eventually_free():
     def wait(path: str) -> None:
         file, freed = presence.identity(path), threading.Event()
-        for _ in range(200):
+        for _ in range(1200):
             gc.collect()
             if all(one.file != file for one in presence._present):
                 return
