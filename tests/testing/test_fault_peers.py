@@ -46,7 +46,7 @@ WHOLE = HEAD + b"hello"
 
 @contextmanager
 def dial(peer: FaultPeer) -> Iterator[socket.socket]:
-    with closing(socket.create_connection(("127.0.0.1", peer.port), timeout=10)) as sock:
+    with closing(socket.create_connection(("127.0.0.1", peer.port), timeout=60)) as sock:
         yield sock
 
 
@@ -88,7 +88,7 @@ def test_a_head_that_was_cut_is_no_request_and_a_cut_body_is_an_incomplete_one()
 
 def test_a_refused_port_takes_no_connection() -> None:
     with FaultPeer(Refuse()) as peer, pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", peer.port), timeout=10)
+        socket.create_connection(("127.0.0.1", peer.port), timeout=60)
     assert peer.connections == []
     with pytest.raises(UsageError, match="the whole script"):
         FaultPeer([Answer(), Refuse()])
@@ -190,7 +190,7 @@ def test_a_peer_hangs_until_it_is_released() -> None:
         sock.setblocking(False)
         with pytest.raises(BlockingIOError):
             sock.recv(1)
-        sock.settimeout(10)
+        sock.settimeout(60)
         peer.release()
         assert everything(sock).startswith(b"HTTP/1.1 201")
 
@@ -214,15 +214,15 @@ def test_a_peer_that_reads_no_further_stops_its_client() -> None:
         sock.settimeout(0.2)
         with pytest.raises(TimeoutError):
             sock.sendall(bytes(90_000_000))
-        assert peer.requests[0].body_bytes == 1000
+        peer.until(lambda peer: [request.body_bytes for request in peer.requests] == [1000])
 
 
 def test_an_answer_trickles() -> None:
     with FaultPeer(Trickle(Answer(body=b"abcd"), step_bytes=2, every_s=0.05)) as peer, dial(peer) as sock:
-        sock.sendall(WHOLE)
         began = time.monotonic()
+        sock.sendall(WHOLE)
         assert everything(sock).endswith(b"abcd")
-        assert 0.1 <= time.monotonic() - began < 5
+        assert time.monotonic() - began >= 0.1
     with FaultPeer(Trickle(part="head", every_s=60)) as peer, dial(peer) as sock:
         sock.sendall(WHOLE)
         peer.until(lambda peer: len(peer.requests) == 1)

@@ -88,7 +88,9 @@ def run_pytest(folder: Path, *options: str, tests: str = TESTS) -> subprocess.Co
         "-q",
         *options,
     ]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 @pytest.mark.parametrize("ledger", ["memory", "sqlite", "sqlite3"])

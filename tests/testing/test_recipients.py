@@ -201,7 +201,7 @@ def served() -> Any:
 def ask(served: HttpPayee) -> Callable[..., tuple[int, Any]]:
     def call(method: str, path: str, key: str = "", body: Any = None) -> tuple[int, Any]:
         where = urlsplit(served.url)
-        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
+        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
         try:
             raw = None if body is None else json.dumps(body)
             connection.request(method, path, raw, {"Idempotency-Key": key} if key else {})

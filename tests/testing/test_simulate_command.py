@@ -85,7 +85,7 @@ def simulate(folder: Path, *words: str, code: int = 0) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr

@@ -132,7 +132,7 @@ def test_a_ledger_of_ones_own_will_do(name: str) -> None:
 def charge_over_http(served: HttpPayee, times: int) -> Any:
     def send(method: str, key: str) -> Any:
         where = urlsplit(served.url)
-        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
+        connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
         try:
             path = "/charges" if method == "POST" else f"/charges?key={key}"
             connection.request(method, path, "{}", {"Idempotency-Key": key})
