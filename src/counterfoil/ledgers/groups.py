@@ -1,8 +1,11 @@
 """Group commit: whoever has the lock commits what everybody else has queued meanwhile.
 
-A lone caller finds the lock free and the queue empty, and pays for its own commit only. An interrupt (Ctrl-C) of
-a waiting caller is passed on after its append has an answer; a second one at once, and then the entry may be
-recorded or not.
+A lone caller finds the lock free and the queue empty, and pays for its own commit only. Of those who must wait, the
+first waits for the lock and commits for the others; of those who are answered, each wakes the next: woken all at once
+they would stand in line for the interpreter's lock, in front of whoever commits next.
+
+An interrupt (Ctrl-C) of a waiting caller is passed on after its append has an answer; a second one at once, and then
+the entry may be recorded or not.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Final
 from counterfoil.ledgers.submissions import BATCH_MAX, Submission
 from counterfoil.protocol.records import Record
 
-# Whoever releases the lock wakes the next. This bounds the delay if an interrupt falls just between.
+# This bounds the delay if an interrupt falls just where one was to wake the next.
 _RECHECK_S: Final = 1.0
 
 
@@ -52,18 +55,22 @@ class Group:
             if self._queue:
                 self._hand_on()
         if item.reply is None:
-            if lock.locked():
+            if self._queue:
                 item.wake = Lock()
                 item.wake.acquire()
             self._queue.append(item)
-        while item.reply is None:
-            try:
-                self._wait(item)
-            except BaseException as error:
-                if interrupt is not None:
-                    item.abandoned = True
-                    raise
-                interrupt = error
+        try:
+            while item.reply is None:
+                try:
+                    self._wait(item)
+                except BaseException as error:
+                    if interrupt is not None:
+                        item.abandoned = True
+                        raise
+                    interrupt = error
+        finally:
+            if item.following is not None:
+                _wake(item.following)
         if interrupt is not None:
             raise interrupt
         if isinstance(item.reply, BaseException):
@@ -72,45 +79,62 @@ class Group:
 
     def serve(self, batch: Sequence[Submission]) -> None:
         """Commit a batch, together with whatever else is queued."""
+        answered = None
         try:
             with self._lock():
-                self._lead(list(batch))
+                answered = self._lead(list(batch))
         finally:
-            self._hand_on()
+            self._hand_on(answered)
 
     def _wait(self, item: Submission) -> None:
-        lock = self._lock()
-        if item.wake is not None and lock.locked():
+        if item.wake is not None:
             item.wake.acquire(timeout=_RECHECK_S)
+            if item.reply is None:
+                item.wake = None  # it commits for those behind it
             return
+        answered = None
         try:
-            with lock:
+            with self._lock():
                 if item.reply is None:
-                    self._lead([])
+                    answered = self._lead([])
         finally:
-            self._hand_on()
+            self._hand_on(answered)
 
-    def _lead(self, batch: list[Submission]) -> None:
+    def _lead(self, batch: list[Submission]) -> Lock | None:
+        """Commit a batch and what is queued; return what wakes the first of those that wait for their answers."""
         queue = self._queue
         try:
             while queue and len(batch) < BATCH_MAX:
                 batch.append(queue.popleft())
-            self._commit([item for item in batch if not item.abandoned])
+            awaited = [item for item in batch if not item.abandoned]
+            first = _linked(awaited)
+            self._commit(awaited)
         except BaseException:
             # Rolled back, or committed: to append the same again is right in both cases.
             queue.extendleft(item for item in reversed(batch) if item.reply is None)
-            raise
-        finally:
             for item in batch:
                 if item.wake is not None:
                     _wake(item.wake)
+            raise
+        return first
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, answered: Lock | None = None) -> None:
         if self._queue:
             with suppress(IndexError):  # somebody else has taken it
                 wake = self._queue[0].wake
                 if wake is not None:
                     _wake(wake)
+        if answered is not None:
+            _wake(answered)
+
+
+def _linked(batch: Sequence[Submission]) -> Lock | None:
+    """Let each that waits for its answer wake the next, and return what wakes the first."""
+    first = None
+    for item in reversed(batch):
+        if (wake := item.wake) is not None:  # read once: one that has waited for long stops waiting for it
+            item.following, first = first, wake
+    return first
 
 
 def _wake(wake: Lock) -> None:

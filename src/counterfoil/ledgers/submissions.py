@@ -21,10 +21,11 @@ _log: Final = logging.getLogger("counterfoil")
 class Submission:
     """One entry on its way, and later the reply.
 
-    With `deliver` the reply is told in the ledger's thread; otherwise a caller waits, by `wake` if it must.
+    With `deliver` the reply is told in the ledger's thread; otherwise a caller waits, by `wake` if another commits for
+    it, and then wakes the `following` one.
     """
 
-    __slots__ = ("abandoned", "deliver", "entry", "reply", "settle", "token", "wake")
+    __slots__ = ("abandoned", "deliver", "entry", "following", "reply", "settle", "token", "wake")
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Submission:
         self.deliver = deliver
         self.reply: Reply | None = None
         self.wake: Lock | None = None
+        self.following: Lock | None = None
         self.abandoned = False
 
 
