@@ -32,15 +32,20 @@ def colour(request: pytest.FixtureRequest) -> Colour:
     return Colour(request.param)
 
 
+@pytest.fixture
+def beat_s() -> float:
+    """How often a life beats on a server: lives that go on together must not take each other for gone."""
+    return 30.0
+
+
 @pytest.fixture(params=["memory", "sqlite", "sqlite3", "postgres", "nats"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path, beat_s: float) -> Store:
     if request.param not in ("postgres", "nats"):
         return Store(request.param, tmp_path)
     postgres = request.param == "postgres"
     server = request.getfixturevalue("shared_database") if postgres else request.getfixturevalue("nats").url
     store = Store(request.param, tmp_path, server)
-    # A life that was killed is found gone when it has not beaten three times; a story need not wait for 15 s.
-    store.url += f"&beat={getattr(request.module, 'BEAT_S', 0.3)}"
+    store.url += f"&beat={beat_s}"
     return store
 
 

@@ -16,9 +16,9 @@ from counterfoil import (
     UsageError,
 )
 from counterfoil.protocol.requests import Append
-from tests.stories.actors import PATIENCE_S, Death, Part, Stage, Troupe, in_colour
+from tests.stories.actors import FOUND_GONE_SOON, Death, Part, Stage, Troupe, in_colour
 from tests.stories.recipient import Recipient, Sender, never
-from tests.support import Fault, faulty, kill
+from tests.support import PATIENCE_S, Fault, faulty, kill
 
 ADDRESSES = [f"customer-{number}@example.org" for number in range(50)]
 TWENTIETH = ADDRESSES[19]
@@ -32,7 +32,7 @@ async def test_s10_a_run_that_ended_by_a_denial_takes_no_approval(make, recipien
 
     async def guarded(run: Any) -> str:
         began.append(run.id)
-        answer = await run.wait_for("approval", "call-1", timeout=5)
+        answer = await run.wait_for("approval", "call-1", timeout=PATIENCE_S)
         if answer == "approve":
             await run.effect("call-1", run=send, reconcile=never)
         return f"{answer}: ended"
@@ -181,6 +181,7 @@ async def take_over_at_last(stage: Stage) -> Any:
     return await stage.recover_at_last(mailing(stage))
 
 
+@FOUND_GONE_SOON
 @pytest.mark.rule("E8", "L7", "L8")
 @pytest.mark.parametrize("colour", ["blocking"], indirect=True)
 @pytest.mark.parametrize("store", ["postgres", "nats"], indirect=True)
@@ -332,6 +333,7 @@ async def gather_again(stage: Stage, turns: list[str]) -> Any:
     return await stage.recover_at_last(gathering(stage, turns, anew=False))
 
 
+@FOUND_GONE_SOON
 @pytest.mark.rule("E2", "E8", "L2")
 @pytest.mark.parametrize(
     ("store", "colour", "turns"),

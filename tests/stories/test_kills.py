@@ -6,12 +6,12 @@ import pytest
 
 from counterfoil import Accepted, Evidence, Uncertain
 from counterfoil.protocol.requests import Append, Call
-from tests.stories.actors import OUTLIVING, Death, Stage, Troupe, die
+from tests.stories.actors import FOUND_GONE_SOON, OUTLIVING, Death, Stage, Troupe, die
 from tests.stories.recipient import Sender
 from tests.support import Store
 
 # Only one life at a time is there, so that no living one can be taken for gone.
-BEAT_S = 0.1
+pytestmark = FOUND_GONE_SOON
 
 BEFORE_THE_OUTCOME = Death("before", Append, "/outcome")
 AFTER_A_LOOK_UP = Death("after", Call)

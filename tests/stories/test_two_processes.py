@@ -8,9 +8,9 @@ import pytest
 
 from counterfoil import Accepted, DeliveryConflict, EffectUnresolved
 from counterfoil.protocol.requests import Gone
-from tests.stories.actors import PATIENCE_S, Stage, Troupe
+from tests.stories.actors import Stage, Troupe
 from tests.stories.recipient import Sender, never
-from tests.support import in_thread
+from tests.support import PATIENCE_S, in_thread
 
 
 async def answer_slowly(stage: Stage) -> Any:
