@@ -14,6 +14,7 @@ from counterfoil.protocol.records import EFFECT, STEP, Entry, Record, checksum
 
 SRC = str(Path(__file__).resolve().parents[2] / "src")
 ROOT = str(Path(__file__).resolve().parents[2])
+PATIENCE_S = 60.0
 CHECKED = ("kind", "phase", "body", "epoch", "append_id")
 _numbers = count(1)
 
@@ -79,10 +80,10 @@ def python(source: str, *arguments: str, **options: Any) -> Any:
     )
 
 
-def outcome(process: Any, *, timeout: float = 60) -> str:
+def outcome(process: Any) -> str:
     """Waits for a script, which must succeed, and returns what it printed."""
     out: str
-    out, err = process.communicate(timeout=timeout)
+    out, err = process.communicate(timeout=2 * PATIENCE_S)
     assert process.returncode == 0, f"{out}\n{err}"
     return out
 
@@ -98,6 +99,12 @@ def end(process: Any) -> None:
     """Kills a script and forgets it."""
     process.kill()
     process.communicate()
+
+
+def hurry(ledger: Any, timeout_s: float) -> None:
+    """Let questions of a JetStream ledger that is open already take no longer than that."""
+    for part in (ledger, ledger._writer, ledger._reader):
+        part._timeout_s = timeout_s
 
 
 class Meddler:

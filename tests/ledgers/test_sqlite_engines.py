@@ -17,7 +17,7 @@ import pytest
 from counterfoil.errors import UsageError
 from counterfoil.ledgers.sqlite import SqliteLedger, database
 from counterfoil.ledgers.sqlite.engines import connect, resets_wal_wrongly
-from tests.ledgers.support import entry, slots_of
+from tests.ledgers.support import PATIENCE_S, entry, slots_of
 
 
 @pytest.fixture
@@ -72,10 +72,10 @@ def test_a_ledger_that_nobody_closed_is_forgotten(path):
     ledger = SqliteLedger(path, engine="apsw")
     told: SimpleQueue[list] = SimpleQueue()
     ledger.submit(entry("slot"), settle=False, token=1, deliver=told.put)
-    told.get(timeout=10)
+    told.get(timeout=PATIENCE_S)
     left = weakref.ref(ledger)
     del ledger
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + PATIENCE_S
     while left() is not None and time.monotonic() < give_up:  # until the ledger's thread is back at its queue
         gc.collect()
         time.sleep(0.001)

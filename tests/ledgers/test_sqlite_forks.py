@@ -3,7 +3,7 @@
 import pytest
 
 from counterfoil.ledgers.sqlite import SqliteLedger
-from tests.ledgers.support import entry, outcome, python, raw, slots_of
+from tests.ledgers.support import PATIENCE_S, entry, outcome, python, raw, slots_of
 
 pytestmark = pytest.mark.rule("L12")
 
@@ -105,9 +105,9 @@ results = context.Queue()
 children = [context.Process(target=work, args=(results,)) for _ in range(3)]
 for child in children:
     child.start()
-assert [results.get(timeout=30) for _ in children] == [True] * 3
+assert [results.get(timeout=60) for _ in children] == [True] * 3
 for child in children:
-    child.join(30)
+    child.join(60)
     assert child.exitcode == 0
 ledger.append(intent("after", epoch))
 assert ledger.live(epoch)
@@ -185,7 +185,7 @@ def test_a_childs_own_ledger_outlives_its_parent(path, engine):
     """The parent held connections at the fork: the child's locks must be real ones."""
     process = python(ORPHAN, path, engine, "-")
     assert process.stdout.readline() == "parent done\n"
-    process.wait(30)
+    process.wait(PATIENCE_S)
     other = SqliteLedger(path, engine=engine)
     other.append(entry("other"))
     other.close()

@@ -13,7 +13,7 @@ import pytest
 
 from counterfoil.ledgers.sqlite import SqliteLedger
 from counterfoil.ledgers.submissions import Submission
-from tests.ledgers.support import Meddler, entry, intent, outcome, python, raw, slots_of
+from tests.ledgers.support import PATIENCE_S, Meddler, entry, intent, outcome, python, raw, slots_of
 
 WRITER = """
 import sys, itertools
@@ -169,7 +169,7 @@ while interrupts < 150:
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 stop.set()
 for thread in [pest, *threads]:
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive(), "a caller was forgotten"
 found = slots_of(ledger)
 assert len(found) == len(set(found))
@@ -184,7 +184,7 @@ print("fine")
 def test_real_interrupts_forget_no_caller_and_leave_no_transaction(path, engine):
     process = python(INTERRUPTED, path, engine)
     try:
-        assert outcome(process, timeout=60).strip() == "fine"
+        assert outcome(process).strip() == "fine"
     except AssertionError as error:
         # An interrupt may fall between two lines of the script itself.
         if "KeyboardInterrupt" not in str(error):
@@ -318,7 +318,7 @@ def test_threads_of_an_interrupted_leader_are_served(ledger):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert len(done) == 8
     assert len(slots_of(ledger)) == 8

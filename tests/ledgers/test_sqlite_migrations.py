@@ -8,7 +8,7 @@ import pytest
 from counterfoil.errors import LedgerUnavailable
 from counterfoil.ledgers.sqlite import SqliteLedger, migrations, sql
 from counterfoil.ledgers.sqlite.engines import connect
-from tests.ledgers.support import entry, line, outcome, python, raw, slots_of
+from tests.ledgers.support import PATIENCE_S, entry, line, outcome, python, raw, slots_of
 
 pytestmark = pytest.mark.rule("L11")
 
@@ -57,7 +57,7 @@ def test_a_database_that_is_in_use_without_wal_is_waited_for(path, engine, open_
     assert opening.is_alive()
     reader.command("COMMIT")
     reader.close()
-    opening.join(10)
+    opening.join(PATIENCE_S)
     opened[0].append(entry("slot"))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from counterfoil.errors import LedgerUnavailable, OwnerRetired
 from counterfoil.ledgers.sqlite import SqliteLedger, lifelines
-from tests.ledgers.support import end, entry, intent, line, outcome, python, raw, slots_of
+from tests.ledgers.support import PATIENCE_S, end, entry, intent, line, outcome, python, raw, slots_of
 
 LIFE = """
 import sys
@@ -37,7 +37,7 @@ for order in sys.stdin:
         import ctypes, os, time
         child = ctypes.CDLL(None).fork()  # so that no hook of ours runs in the child
         if child == 0:
-            time.sleep(60)
+            time.sleep(3600)
             os._exit(0)
         print(child)
     elif what == "other":
@@ -122,7 +122,7 @@ def test_a_child_does_not_inherit_the_lock(ledger, life):
 def end_only(process):
     """Kills a process whose child keeps its pipes open."""
     process.kill()
-    process.wait(10)
+    process.wait(PATIENCE_S)
 
 
 @pytest.mark.rule("L7")
@@ -257,7 +257,7 @@ def test_a_life_registers_from_several_threads_at_once(ledger):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_S)
     assert len(set(epochs)) == 8
     assert all(ledger.live(epoch) for epoch in epochs)
 
