@@ -17,7 +17,7 @@ from typing import Any, Final
 from counterfoil import AsyncBroker, Blobs, Broker, Grant
 from tests.blobs.s3_support import Exchange, Meddler, keys, uploads
 from tests.blobs.support import some_bytes
-from tests.support import Colour, Gate, eventually, in_thread
+from tests.support import GROWING_S, PATIENCE_S, Colour, Gate, eventually, in_thread
 
 # Endpoints with more scruples want 5 MiB.
 PART: Final = 1 << 16
@@ -175,15 +175,31 @@ class Held:
         return "invent" if seen.kind == "part" else None
 
 
-async def play(phase: str, cause: str, *, colour: Colour, blobs: Blobs, meddler: Meddler, journal: Path) -> Seen:
-    """Make a cause meet a phase; the recipient is on the other side of the meddler."""
+def deadlines(cause: str) -> tuple[float, ...]:
+    """Return what to try one after the other, until a deadline does not come before the phase that it is to meet."""
+    return GROWING_S[1:] if cause == "deadline" else (2 * PATIENCE_S,)
+
+
+async def reached(gate: Gate, call: asyncio.Future[Any]) -> bool:
+    """Wait until a call is held, or has ended before that."""
+    await eventually(lambda: gate.reached.is_set() or call.done())
+    return gate.reached.is_set()
+
+
+async def play(
+    phase: str, cause: str, *, colour: Colour, blobs: Blobs, meddler: Meddler, journal: Path, timeout_s: float
+) -> Seen | None:
+    """Make a cause meet a phase; the recipient is on the other side of the meddler.
+
+    Returns:
+        What followed; None if the deadline came before the phase.
+    """
     held = Held(meddler, phase)
     broker: Any = Broker() if colour.blocking else AsyncBroker()
     activation = broker.activation(grants=[grant(blobs)])
     await either(colour, activation.__enter__ if colour.blocking else activation.__aenter__)
-    options = {"timeout_s": 1.0 if cause == "deadline" else 20}
-    call = asyncio.ensure_future(either(colour, lambda: activation.perform(blobs.put(DATA), **options)))
-    await held.gate.arrival()
+    call = asyncio.ensure_future(either(colour, lambda: activation.perform(blobs.put(DATA), timeout_s=timeout_s)))
+    early = not await reached(held.gate, call)
     if cause in ("cancel", "revocation"):
         (activation.cancel if cause == "cancel" else activation.revoke)()
     elif cause == "shutdown":
@@ -191,16 +207,18 @@ async def play(phase: str, cause: str, *, colour: Colour, blobs: Blobs, meddler:
     elif cause == "reset":
         held.act = "reset"
         held.gate.open()
-    outcome = await asyncio.wait_for(call, 10)
-    if phase != "abort":
+    outcome = await asyncio.wait_for(call, PATIENCE_S)
+    if phase != "abort" and not early:
         # Nobody answers, and yet nothing is owned any more.
         await eventually(lambda: broker.report().idle)
     held.gate.open()
     await eventually(lambda: broker.report().idle)
     report = broker.report()
-    await either(colour, lambda: broker.close(timeout_s=1.0))
+    await either(colour, lambda: broker.close(timeout_s=PATIENCE_S))
     meddler.before = meddler.after = None
     await eventually(lambda: meddler.under_way == 0)
+    if early:
+        return None
     peer = Counter(kind for kind in meddler.kinds() if kind not in ("get", "head"))
     return Seen(outcome, peer, report.permits, connections_to(meddler.endpoint.port), last_entry(journal))
 
@@ -257,5 +275,5 @@ def restart(blobs: Blobs) -> Restarted:
 
 __all__ = [
     "CAUSES", "DATA", "PART", "PHASES", "Expected", "Held", "Phase", "Restarted", "Seen",
-    "connections_to", "either", "expected", "grant", "last_entry", "play", "restart", "table",
+    "connections_to", "deadlines", "either", "expected", "grant", "last_entry", "play", "reached", "restart", "table",
 ]  # fmt: skip

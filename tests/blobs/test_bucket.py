@@ -39,7 +39,7 @@ from counterfoil.recipients.http.authority import CodeAuthority
 from tests.blobs.endpoints import Endpoint, Endpoints
 from tests.blobs.s3_support import Meddler, bucket, client_of, keys, uploads
 from tests.blobs.support import MIB, some_bytes
-from tests.support import Gate
+from tests.support import PATIENCE_S, Gate
 
 PART = 5 * MIB
 
@@ -339,13 +339,13 @@ def test_an_abort_does_not_overtake_the_parts(ministack: Endpoint, tmp_path: Pat
         writer = blobs.writer()
         meddler.before = before
         writer.write(some_bytes(2 * PART))
-        assert gate.reached.wait(20)
+        assert gate.reached.wait(PATIENCE_S)
         thread = threading.Thread(target=writer.abandon)
         thread.start()
         thread.join(0.2)
         assert "abort" not in meddler.kinds()
         gate.open()
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert [kind for kind in meddler.kinds() if kind != "put"][-3:] == ["part", "part", "abort"]
         assert uploads(blobs) == []
 

@@ -96,16 +96,19 @@ def test_on_a_terminal_a_bar_says_how_far_it_is(root: Path) -> None:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     command = [sys.executable, "-m", "counterfoil", "blobs", "put", "large"]
     environment = {**os.environ, "TERM": "xterm-256color"}
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment, check=True
-    )
-    os.close(theirs)
-    shown = b""
-    with suppress(OSError):
-        while data := os.read(ours, 65536):
-            shown += data
-    os.close(ours)
-    assert done.stdout.startswith(b"sha256:")
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        # A terminal that nobody reads is full at some time.
+        with suppress(OSError):
+            while data := os.read(ours, 65536):
+                shown += data
+        os.close(ours)
+        said, _ = process.communicate()
+    assert process.returncode == 0
+    assert said.startswith(b"sha256:")
     # Cut of its colours and moves.
     text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
     assert "put" in text

@@ -36,6 +36,7 @@ from counterfoil import (
 )
 from counterfoil.recipients.blobs import folder
 from tests.blobs.support import MIB, data_of, on_their_way, some_bytes
+from tests.support import PATIENCE_S
 
 GRANT = Grant("blobs", operations=("put",))
 
@@ -116,7 +117,7 @@ def test_authority_that_is_taken_away_while_it_is_written_keeps_it_invisible(
     def progress(done: int, _of: Any) -> None:
         if done == MIB:
             halfway.set()
-            assert revoked.wait(10)
+            assert revoked.wait(PATIENCE_S)
 
     operation = blobs.put(some_bytes(3 * MIB), progress=progress)
     outcomes: list[Any] = []
@@ -125,7 +126,7 @@ def test_authority_that_is_taken_away_while_it_is_written_keeps_it_invisible(
         async def performed() -> None:
             async with looped.activation(grants=(GRANT,)) as activation:
                 task = asyncio.ensure_future(activation.perform(operation))
-                assert await asyncio.get_running_loop().run_in_executor(None, halfway.wait, 10)
+                assert await asyncio.get_running_loop().run_in_executor(None, halfway.wait, PATIENCE_S)
                 await activation.revoke()
                 revoked.set()
                 outcomes.append(await task)
@@ -135,7 +136,7 @@ def test_authority_that_is_taken_away_while_it_is_written_keeps_it_invisible(
         with broker.activation(grants=(GRANT,)) as activation:
             thread = threading.Thread(target=lambda: outcomes.append(activation.perform(operation)))
             thread.start()
-            assert halfway.wait(10)
+            assert halfway.wait(PATIENCE_S)
             activation.revoke()
             revoked.set()
             thread.join()
@@ -144,7 +145,7 @@ def test_authority_that_is_taken_away_while_it_is_written_keeps_it_invisible(
     assert outcome.evidence.kind == "revoked"
     assert list(blobs.references()) == []
     # The caller was told at once; the permit is held until the work has retired, and nothing is left then.
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + PATIENCE_S
     while (broker.report().permits or looped.report().permits) and time.monotonic() < give_up:
         time.sleep(0.005)
     assert not broker.report().permits
@@ -323,7 +324,7 @@ def test_a_put_that_was_staged_is_stored_after_the_commit(blobs: Blobs, tmp_path
                 with Runtime(url) as blocking:
                     stage(Outbox(blocking))
                 async with AsyncDispatcher(runtime, [blobs]) as dispatcher:
-                    await dispatcher.run_until_idle(timeout_s=30)
+                    await dispatcher.run_until_idle(timeout_s=PATIENCE_S)
                 for key in ("memory", "file"):
                     receipts[key] = await outbox.receipt(key)
 
@@ -334,7 +335,7 @@ def test_a_put_that_was_staged_is_stored_after_the_commit(blobs: Blobs, tmp_path
             outbox.migrate()
             stage(outbox)
             with Dispatcher(runtime, [blobs]) as dispatcher:
-                dispatcher.run_until_idle(timeout_s=30)
+                dispatcher.run_until_idle(timeout_s=PATIENCE_S)
             for key in ("memory", "file"):
                 receipts[key] = outbox.receipt(key)
     for key, data in (("memory", b"from memory"), ("file", b"from a file")):
@@ -405,7 +406,7 @@ def test_a_cancelled_writer_leaves_nothing_behind(root: Path, monkeypatch: pytes
     def held(self: Blobs, **more: Any) -> Any:
         writer = whole(self, **more)
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
         return writer
 
     monkeypatch.setattr(Blobs, "writer", held)
@@ -417,7 +418,7 @@ def test_a_cancelled_writer_leaves_nothing_behind(root: Path, monkeypatch: pytes
                 await writer.seal()
 
         task = asyncio.create_task(store())
-        assert await asyncio.get_running_loop().run_in_executor(None, begun.wait, 10)
+        assert await asyncio.get_running_loop().run_in_executor(None, begun.wait, PATIENCE_S)
         task.cancel()
         asyncio.get_running_loop().call_later(0.05, go_on.set)
         with pytest.raises(asyncio.CancelledError):

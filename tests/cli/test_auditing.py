@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import Result
@@ -14,6 +17,7 @@ from counterfoil.testing.audit import audit
 from counterfoil.testing.peers import SCRIPTS
 from counterfoil.testing.peers.catalogue import CASES, HTTP2_CASES, chosen
 from tests.cli.terminal import Terminal
+from tests.support import GROWING_S, tries
 
 CLIENTS = """
 import asyncio
@@ -23,15 +27,19 @@ from urllib.parse import urlsplit
 BODY = b'{"cents": 700}'
 
 
-def once(url, method="PUT"):
+def once(url, method="PUT", timeout=60):
     place = urlsplit(url)
-    connection = http.client.HTTPConnection(place.netloc, timeout=1)
+    connection = http.client.HTTPConnection(place.netloc, timeout=timeout)
     try:
         connection.request(method, place.path, BODY, {"Idempotency-Key": "k"})
         with connection.getresponse() as answer:
             return answer.read()
     finally:
         connection.close()
+
+
+def hasty(url):
+    return once(url, timeout=1)
 
 
 def eager(url, method="PUT"):
@@ -54,12 +62,6 @@ async def awaited(url):
 
 def nothing():
     raise RuntimeError
-
-
-def late(url):
-    import threading
-    once(url)
-    threading.Timer(0.05, once, [url]).start()
 """
 
 
@@ -85,16 +87,20 @@ def found(folder: Path, *words: str, code: int = 0) -> dict[str, Any]:
 
 
 def test_a_client_that_sends_once_passes_every_case(clients: Path) -> None:
-    findings = found(clients, "clients:once", "--at-once", "20", "--limit", "5")
+    findings = found(clients, "clients:hasty", "--at-once", "20", "--limit", "2")
     assert set(findings) == {case.name for case in CASES}
+    # How each of them ends for a client that is not in a hurry.
+    cases = [word for name in ("refuse", "read-and-drop", "plain", "503") for word in ("--case", name)]
+    findings = found(clients, "clients:once", *cases)
     assert findings["refuse"] | {"took_s": 0, "says": ""} == {
         "case": "refuse", "says": "", "known": "not sent", "ended": "raised", "raised": "ConnectionRefusedError",
         "sent": 0, "requests": 0, "connections": 0, "keys": 0, "took_s": 0, "problem": None,
     }  # fmt: skip
     drop = findings["read-and-drop"]
     assert (drop["raised"], drop["sent"], drop["keys"]) == ("http.client.RemoteDisconnected", 1, 1)
-    assert findings["hang"]["raised"] == "TimeoutError"
     assert findings["plain"]["ended"] == findings["503"]["ended"] == "returned"
+    hung = found(clients, "clients:hasty", "--case", "hang", "--limit", "60")["hang"]
+    assert (hung["ended"], hung["raised"]) == ("raised", "TimeoutError")
 
 
 def test_a_client_that_sends_again_is_found_out(clients: Path) -> None:
@@ -111,14 +117,35 @@ def test_reads_may_be_sent_as_often_as_a_client_likes(clients: Path) -> None:
     assert (read["sent"], read["requests"]) == (0, 3)
 
 
-def test_an_asynchronous_client_and_what_it_sends_late(clients: Path) -> None:
+def test_an_asynchronous_client_sends_once_too(clients: Path) -> None:
     assert found(clients, "clients:awaited", "--case", "read-and-drop")["read-and-drop"]["sent"] == 1
-    assert found(clients, "clients:late", "--case", "plain", code=1)["plain"]["sent"] == 2
+
+
+def test_a_client_that_sends_late_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+
+    def put(url: str) -> None:
+        # Whoever comes too late finds nobody.
+        with suppress(OSError):
+            urlopen(Request(url, method="PUT")).close()
+
+    def late(url: str) -> None:
+        for _ in range(2):
+            threading.Thread(target=put, args=[url], daemon=True).start()
+
+    for watched_s in tries(lambda: sent[-1] == 2, GROWING_S[1:]):
+        monkeypatch.setattr("counterfoil.testing.audit.WATCHED_S", watched_s)
+        (each,) = audit(late, cases=chosen(["plain"])).findings
+        sent.append(each.sent)
 
 
 def test_a_client_that_waits_too_long_and_a_case_that_it_cannot_meet(clients: Path) -> None:
-    waiting = found(clients, "clients:once", "--case", "hang", "--limit", "0.2")["hang"]
-    assert (waiting["ended"], waiting["raised"], waiting["sent"]) == ("waiting", None, 1)
+    waiting: list[dict[str, Any]] = []
+    # The limit may come before anything is sent.
+    for limit_s in tries(lambda: waiting[-1]["sent"], GROWING_S):
+        seen = found(clients, "clients:once", "--case", "hang", "--limit", str(limit_s))
+        waiting.append(seen["hang"])
+    assert (waiting[-1]["ended"], waiting[-1]["raised"], waiting[-1]["sent"]) == ("waiting", None, 1)
     done = run(clients, "clients:once", "--case", "goaway-below", code=1)
     assert "GoAway is a move of HTTP/2, and the client speaks HTTP/1.1" in done.stdout
 

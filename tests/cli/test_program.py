@@ -45,7 +45,7 @@ def test_a_command_that_is_printed_works_where_the_program_is_not_on_the_path(tm
     program = installed(tmp_path / "bin dir")
     env = {**os.environ, "PATH": "/usr/bin:/bin"}
     words = ["demo", "--kills", "0", "--folder", str(tmp_path / "demo")]
-    done = subprocess.run([program, *words], capture_output=True, text=True, check=True, env=env, timeout=60)
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=True, env=env)
     printed = [line for line in done.stdout.splitlines() if " --ledger " in line]
     assert len(printed) == 2
     for command in printed:
@@ -106,13 +106,13 @@ def test_names_stay_in_one_piece_on_a_narrow_terminal(long_names: str) -> None:
         assert all(" ago" in line or words[0] == "show" for line in of_it)
     short = next(line for line in on_a_terminal(long_names, "effects", columns=80) if line.startswith("short"))
     assert "receipt-by-electronic-mail" in short
-    assert " s ago" in short
+    assert re.search(r"\d+ (s|min) ago", short)
     assert "(" not in short
 
 
 def test_a_wide_terminal_shows_the_time_too(long_names: str) -> None:
     short = next(line for line in on_a_terminal(long_names, "effects", columns=250) if line.startswith("short"))
-    assert re.search(r"\d\d:\d\d:\d\d \(\d+ s ago\)", short)
+    assert re.search(r"\d\d:\d\d:\d\d \(\d+ (s|min) ago\)", short)
 
 
 def test_one_long_name_does_not_pad_every_row(long_names: str) -> None:
@@ -135,7 +135,6 @@ def through_shell(redirected: str, *words: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     return done.returncode, done.stderr
 

@@ -203,7 +203,7 @@ def test_what_raises_is_told_by_its_type_alone_and_is_an_exit_code(url: str, sta
 
 @BOTH
 def test_two_workers_are_killed_at_random_and_share_what_is_left(url: str, start: Start) -> None:
-    """The recipient's log is the judge: each effect once, and no body in two living processes at once."""
+    """The recipient's log is the judge: no effect twice, and no body in two living processes at once."""
     names = [f"r{number}" for number in range(12)]
     leave_behind(url, "order", *names)
     dice = random.Random()
@@ -220,8 +220,14 @@ def test_two_workers_are_killed_at_random_and_share_what_is_left(url: str, start
             workers[-1 - victim].kill()
             workers.append(start("ALL", "--at-once", "4", "--deaths", "100"))
     lines = working_bodies.lines()
-    assert Counter(line[1] for line in lines if line[0] == "paid") == dict.fromkeys(names, 1)
-    for name in names:
+    paid = Counter(line[1] for line in lines if line[0] == "paid")
+    with Runtime(url) as runtime:
+        # One that was killed between the intent and its send has not sent, and nobody knows.
+        uncertain = {effect.run_id for effect in runtime.effects(state="uncertain")}
+    assert set(paid.values()) == {1}
+    assert set(names) - uncertain <= set(paid) <= set(names)
+    # On a server a life that is held up for long enough is taken for gone, and may live.
+    for name in names if url.startswith("sqlite") else ():
         of_name = [(line[0], line[2]) for line in lines if line[1] == name and line[0] in ("begin", "end")]
         # Whoever begins after another has either seen it end, or it was killed: then it never says that it ended.
         for number, (word, who) in enumerate(of_name):
