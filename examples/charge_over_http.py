@@ -53,7 +53,7 @@ payee = Recipient("payee")
 
 @payee.operation
 def charge(ctx, cents: int) -> str:
-    connection = HTTPConnection(*server.server_address, timeout=5)
+    connection = HTTPConnection(*server.server_address, timeout=60)
     try:
         connection.connect()
     except OSError as error:
@@ -71,7 +71,7 @@ def charge(ctx, cents: int) -> str:
 
 @charge.reconcile
 def find(ctx, cents: int) -> str | None:
-    connection = HTTPConnection(*server.server_address, timeout=5)
+    connection = HTTPConnection(*server.server_address, timeout=60)
     connection.request("GET", f"/charges/{ctx.key}")
     answer = connection.getresponse()
     if answer.status == 404:

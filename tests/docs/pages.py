@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FENCE = re.compile(r"^```([a-z]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^# ([\w-]+\.py)\n")
 LANGUAGES = {"python", "text", "console", "sh", "mermaid", "sql", "toml", "json", "diff"}
-COMMAND_S_MAX = 60.0
+COMMAND_S_MAX = 300.0
 # What differs each time: when, how long ago, which life, which key.
 SAME = (
     (re.compile(r"\d{4}-\d\d-\d\d(?= )"), "DATE"),
