@@ -36,6 +36,7 @@ from tests.torture.arena import Arena
 
 ACTIVATIONS: Final = 10_000
 MEGABYTES_MAX: Final = 200
+CLOSE_S: Final = 120.0
 GRANT: Final = Grant("desk", operations=("work", "work_async"))
 
 # In a process of its own, whose memory is that of the activations and of the interpreter.
@@ -206,7 +207,7 @@ def _of_threads(desk: _Desk) -> None:
                     wait(calls)
                 elif end != "leave":
                     getattr(act, end)()
-    desk.report = broker.close(timeout_s=30)
+    desk.report = broker.close(timeout_s=CLOSE_S)
 
 
 def _of_tasks(desk: _Desk) -> None:
@@ -238,4 +239,4 @@ async def _on_a_loop(desk: _Desk) -> None:
                 getattr(act, end)()
     with suppress(asyncio.CancelledError):
         await asyncio.gather(*tasks, return_exceptions=True)
-    desk.report = await broker.close(timeout_s=30)
+    desk.report = await broker.close(timeout_s=CLOSE_S)

@@ -86,8 +86,11 @@ def campaign(arena: Arena, *, writers: int = 4) -> None:
     with Crew() as crew:
         broom = crew.start(cleaner, url)
         crewed = [crew.start(writer, url, arena.random.randrange(1 << 30)) for _ in range(writers)]
+        # The time counts from when one of them is ready and has told of a blob.
+        crewed[0].receive(PATIENCE_S)
+        crewed[0].connection.poll(PATIENCE_S)
         until = arena.share(1.0)
-        while time.monotonic() < until:
+        while time.monotonic() < until or not kills:
             time.sleep(arena.random.uniform(0, 0.2))
             place = arena.random.randrange(writers)
             victim = crewed[place]

@@ -154,7 +154,7 @@ def campaign(arena: Arena, *, contested: int | None = None, disasters: int | Non
             worker.send("go")
         done = 0
         while disasters is None or done < disasters:
-            if not until_told(place, max(1, contested // 20), patience_s=60.0):
+            if not until_told(place, max(1, contested // 20), patience_s=100.0):
                 break
             what = DISASTERS[done % len(DISASTERS)](arena, cluster)
             cluster.ready()

@@ -135,7 +135,7 @@ class Shop:
         """Let the workers go home."""
         for bench in self._benches:
             bench.worker.send(None)
-            if not bench.worker.ended(30):
+            if not bench.worker.ended(DRAIN_S):
                 self._arena.problem("a worker did not come to its end")
 
     def _bench(self, colour: str, *, posts: bool) -> Bench:
@@ -151,13 +151,14 @@ class Shop:
 
 def campaign(arena: Arena, *, engines: tuple[str, ...] = ("apsw", "sqlite3"), workers: int = 4) -> None:
     """Kill at random moments while the time lasts, then let all orders come to their end and judge."""
-    end = arena.share(0.8)
     with Crew() as crew:
         places = [site(arena, crew, engine) for engine in engines]
         shops = [Shop(arena, crew, place, workers=workers) for place in places]
         mean_s = 0.2 * len(shops)
+        # The time counts from when there is somebody to be killed, and is too short for nobody.
+        end = arena.share(0.8)
         due = [time.monotonic() + 0.5] * len(shops)
-        while time.monotonic() < end:
+        while time.monotonic() < end or not all(shop.kills for shop in shops):
             for count, shop in enumerate(shops):
                 shop.take_orders()
                 shop.hand_out()

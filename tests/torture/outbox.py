@@ -32,7 +32,7 @@ from tests.torture.postgres.place import PostgresSite, cluster_of, postgres_site
 from tests.torture.processes import Crew, Worker
 from tests.torture.recipient import Client
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 LANES: Final = 5
 TERMS: Final = Terms(timeout_s=5.0, backoff_s=0.02, backoff_max_s=0.2, looks=6, attempts=50, kills=3, revoked=200)
 RESENDS: Final = 2
@@ -239,7 +239,8 @@ class Market:
         while not any(self._is_ready(worker) for worker in self._dispatchers) and time.monotonic() < give_up:
             time.sleep(0.01)
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        # It is too short for nobody to be killed, and for nothing to be staged.
+        while time.monotonic() < end or not (self._arena.counts.kills and self._staged()):
             self._blow()
             time.sleep(self._arena.random.expovariate(1 / 0.1))
             self._arena.progress(f"{self._arena.counts.kills} kills")
@@ -250,6 +251,10 @@ class Market:
             self._crew.kill(worker)
         self._settle()
         self._judge()
+
+    def _staged(self) -> bool:
+        with application(self._place, self._place.engine) as database:
+            return database.execute("SELECT 1 FROM orders LIMIT 1").fetchone() is not None
 
     def _blow(self) -> None:
         arena, now = self._arena, time.monotonic()

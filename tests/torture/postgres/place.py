@@ -94,7 +94,7 @@ class Errors(Counter[str]):
         self[f"{type(error).__name__}({getattr(error, 'code', '')}, {getattr(error, 'effect_ran', '')})"] += 1
 
 
-def until_told(place: Site, more: int, *, patience_s: float = 20.0) -> bool:
+def until_told(place: Site, more: int, *, patience_s: float = 100.0) -> bool:
     """Wait until callers were told of some more; False if that took too long."""
 
     def told() -> int:

@@ -22,7 +22,7 @@ from tests.torture.postgres.place import (
 from tests.torture.processes import Crew, Worker
 from tests.torture.programs import PAUSE_S, Journal, effect
 
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 120.0
 CONCURRENT: Final = 4
 
 
