@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from counterfoil.errors import UsageError
 
@@ -67,7 +67,11 @@ def _text(value: Any, what: str) -> None:
         raise UsageError(f"evidence.{what} has a surrogate: {value!a}") from None
 
 
-@dataclass(frozen=True, slots=True)
+ACKNOWLEDGED: Final = Evidence("acknowledged", phase="acknowledged")
+"""What a plain acknowledgement rests on."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Accepted(Generic[T_co]):
     """The recipient's own protocol acknowledged the effect; what happens downstream is not said.
 
@@ -80,9 +84,24 @@ class Accepted(Generic[T_co]):
 
     proof: T_co
     via: Via = "run"
-    evidence: Evidence = Evidence("acknowledged", phase="acknowledged")
+    evidence: Evidence = ACKNOWLEDGED
     _: KW_ONLY
     response: Any = field(default=None, compare=False, repr=False)
+
+    def __init__(
+        self, proof: T_co, via: Via = "run", evidence: Evidence = ACKNOWLEDGED, *, response: Any = None
+    ) -> None:
+        # What a dataclass writes here goes by way of `object.__setattr__`, at four times the price: a replay makes
+        # one of these for each effect.
+        _set_proof(self, proof)
+        _set_via(self, via)
+        _set_evidence(self, evidence)
+        _set_response(self, response)
+
+
+_set_proof, _set_via, _set_evidence, _set_response = (
+    getattr(Accepted, name).__set__ for name in ("proof", "via", "evidence", "response")
+)
 
 
 @dataclass(frozen=True, slots=True)

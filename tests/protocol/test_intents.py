@@ -13,6 +13,7 @@ from counterfoil.effects.park import sleep
 from counterfoil.effects.scope import Verifier
 from counterfoil.errors import CommitUnknown, LedgerUnavailable, OwnerRetired
 from counterfoil.protocol import codec, records, slots
+from counterfoil.protocol.history import look
 from counterfoil.protocol.requests import Append, Call, Live
 from tests.protocol.play import ME, Play, call
 
@@ -109,7 +110,7 @@ def test_another_request_is_not_sent_under_a_lost_intent(read: bool) -> None:
     assert not any(isinstance(request, Call) for request in play.requests)
     # The first request is as it was: it goes on, and is sent once.
     assert bytes(play.run(effect(play.scope, call(run=one, request=b"[1]"))).proof) == b'"item-1"'
-    assert play.scope.memory.known["pay"][0] == play.scope.fingerprint(b"[1]")
+    assert look(play.scope.history, "pay").first_fingerprint == play.scope.fingerprint(b"[1]")
 
 
 @pytest.mark.rule("L14")

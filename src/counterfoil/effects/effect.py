@@ -58,27 +58,20 @@ def recorded(scope: Scope, name: str, request: bytes | None) -> Outcome[msgspec.
         NameConflict: the name was recorded for another request.
         LedgerCorrupt: a record of this effect cannot be decoded.
     """
-    history, memory = scope.history, scope.memory
-    known = memory.known.get(name)
-    if known is None:
-        first, ended = history.first_attempt(name)
-        more = history.has_more(name)
-        if first is None and not more:
+    history = scope.history
+    first, ended = history.first_attempt(name)
+    if not history.has_more(name):
+        if first is None:
             return None
-        if first is not None and ended is not None and not more and not history.pruned:
-            known = plainly_accepted(history, first, ended)
-            if known is not None:
-                memory.known[name] = known
-    if known is not None:
-        if request is not None:
-            _same_request(scope, name, known[0], request=request)
-        return known[1]
+        if ended is not None and not history.pruned:
+            plain = plainly_accepted(history, first, ended)
+            if plain is not None:
+                if request is not None:
+                    _same_request(scope, name, plain[0], request=request)
+                return plain[1]
     seen = look(history, name)
     _same_request(scope, name, seen.first_fingerprint, request=request)
-    outcome = seen.outcome()
-    if outcome is not None and not history.pruned:
-        memory.known[name] = seen.first_fingerprint, outcome
-    return outcome
+    return seen.outcome()
 
 
 def _same_request(scope: Scope, name: str, recorded_for: str | None, *, request: bytes | None) -> None:
@@ -317,10 +310,7 @@ async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: 
     if not await conclude(scope, call, attempt.number, phase="accepted", body=body, ran="yes", proof=value):
         return None
     # Accepted by this attempt: whatever became of earlier ones, this is how all of them ended (rule O3).
-    outcome = outcome_of("accepted", body)
-    if attempt.number == 1:
-        scope.memory.known[call.name] = attempt.body.fingerprint, outcome
-    return outcome
+    return outcome_of(states.ACCEPTED, body)
 
 
 async def _check(scope: Scope, call: EffectCall, attempt: Attempt, *, proof: bytes, value: Any) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from counterfoil.errors import RunPruned, UsageError
-from counterfoil.outcomes import Outcome
 from counterfoil.protocol import codec
 from counterfoil.protocol.history import History
 from counterfoil.protocol.keys import Fingerprints, effect_key
@@ -24,7 +23,6 @@ class Memory(msgspec.Struct):
     Attributes:
         unsent: intents whose append gave no answer, by slot: `run` was not called for them.
         held: facts that could not be recorded, by slot of the outcome: appended again before anything else.
-        known: final outcomes that were read or made here, by effect, each with the recorded fingerprint.
         over: when `run` of an attempt ended in this life, by slot of the intent.
         verifiers: the `verify` of each effect that was called here, by name.
         asked: heads of the slots that the body which is carried here has asked for; None: none is.
@@ -32,7 +30,6 @@ class Memory(msgspec.Struct):
 
     unsent: dict[str, Entry] = {}
     held: dict[str, Held] = {}
-    known: dict[str, tuple[str | None, Outcome[msgspec.Raw]]] = {}
     over: dict[str, Instant] = {}
     verifiers: dict[str, Verifier] = {}
     asked: set[str] | None = None

@@ -344,7 +344,17 @@ def parse(record: Record, shape: type[T], *, namespace: str, run: str) -> T:
             hint="upgrade counterfoil; nothing was called for this name",
             code="record-too-new",
         )
-    if record.check != checksum_of(record, namespace=namespace, run=run):
+    check = checksum(
+        namespace,
+        run,
+        record.slot,
+        kind=record.kind,
+        phase=record.phase,
+        body=record.body,
+        epoch=record.epoch,
+        append_id=record.append_id,
+    )
+    if record.check != check:
         raise _damaged(record, run, "its checksum does not match")
     decoder = _decoders.get(shape)
     if decoder is None:

@@ -120,50 +120,35 @@ def effect_call(
 ) -> tuple[EffectCall, Coder]:
     """Check an effect's arguments, whichever way they are given."""
     keys.name(name)
-    retryable = keep_key = False
-    recipient = None
+    settings = None
     if operation is not None:
-        if run is not None or reconcile is not None or request is not None:
-            raise UsageError("give an effect either an operation, or run and reconcile")
-        settings = _settings(operation)
-        run, reconcile, request = operation.run, operation.reconcile, operation.request
-        if asynchronous:
-            run = getattr(operation, "run_async", None) or run
-            reconcile = getattr(operation, "reconcile_async", None) or reconcile
+        settings = _settings(operation, given=(run, reconcile, request))
+        run, reconcile, request = _handlers(operation, asynchronous=asynchronous)
         visibility = max(keys.seconds(visibility, "visibility"), settings.visibility_s)
         verify = verify or operation.verify
         proof_type = proof_type if proof_type is not None else settings.proof_type
-        retryable, keep_key, recipient = settings.retryable, settings.keep_key, settings.recipient
-    if run is not None and not callable(run):
-        raise UsageError(f"run of effect {name!r} is a callable, not {type(run).__name__}", hint="it is called later")
-    if run is None:
-        raise UsageError(f"effect {name!r} needs an operation, or run= and reconcile=")
-    if not callable(reconcile) and not isinstance(reconcile, Unaskable):
-        raise _without_look_up(name, operation, reconcile)
-    if verify is not None and not callable(verify):
-        raise UsageError(f"verify takes a callable, not {type(verify).__name__}")
+    if not callable(run) or not (verify is None or callable(verify)):
+        raise _uncallable(name, run, verify)
     told = handler(run, "run of effect", name)
     if not isinstance(reconcile, Unaskable):
-        handler(reconcile, "reconcile of effect", name)
-    coded = PROOF if proof_type is None else coder(proof_type, PROOF)
-    # Defaults are not looked at: most calls leave these out, and each look would cost all of them.
-    call = EffectCall(
-        name=name,
-        run=run,
-        reconcile=reconcile,
-        told=told,
-        request=None if request is None else codec.encode(request, what="request"),
-        wait_s=wait if wait is WAIT_S else keys.seconds(wait, "wait"),
-        reconcile_timeout_s=reconcile_timeout
-        if reconcile_timeout is RECONCILE_TIMEOUT_S
-        else keys.seconds(reconcile_timeout, "reconcile_timeout", positive=True),
-        visibility_s=visibility if visibility is VISIBILITY_S else keys.seconds(visibility, "visibility"),
-        retry=None if retry is None else recorded_retry(retry),
-        retryable=retryable,
-        keep_key=keep_key,
-        recipient=recipient,
-    )
-    if coded is not PROOF:
+        _check_look_up(name, operation, reconcile)
+    # Only what is given is looked at and set: most calls leave most of it out.
+    call = EffectCall(name=name, run=run, reconcile=reconcile, told=told)
+    if settings is not None:
+        call.retryable, call.keep_key, call.recipient = settings.retryable, settings.keep_key, settings.recipient
+    if request is not None:
+        call.request = codec.encode(request, what="request")
+    if wait is not WAIT_S:
+        call.wait_s = keys.seconds(wait, "wait")
+    if reconcile_timeout is not RECONCILE_TIMEOUT_S:
+        call.reconcile_timeout_s = keys.seconds(reconcile_timeout, "reconcile_timeout", positive=True)
+    if visibility is not VISIBILITY_S:
+        call.visibility_s = keys.seconds(visibility, "visibility")
+    if retry is not None:
+        call.retry = recorded_retry(retry)
+    coded = PROOF
+    if proof_type is not None:
+        coded = coder(proof_type, PROOF)
         call.encode = coded.encode
     if verify is not None:
         handler(verify, "verify of effect", name, given=1)
@@ -189,6 +174,20 @@ def handler(function: Callable[..., Any], what: str, name: str = "", *, given: i
     return positional > given
 
 
+def _uncallable(name: str, run: Any, verify: Any) -> UsageError:
+    if run is None:
+        return UsageError(f"effect {name!r} needs an operation, or run= and reconcile=")
+    if not callable(run):
+        return UsageError(f"run of effect {name!r} is a callable, not {type(run).__name__}", hint="it is called later")
+    return UsageError(f"verify takes a callable, not {type(verify).__name__}")
+
+
+def _check_look_up(name: str, operation: Any, reconcile: Any) -> None:
+    if not callable(reconcile):
+        raise _without_look_up(name, operation, reconcile)
+    handler(reconcile, "reconcile of effect", name)
+
+
 def _without_look_up(name: str, operation: Any, reconcile: Any) -> UsageError:
     if reconcile is not None:
         return UsageError(
@@ -207,7 +206,17 @@ def _without_look_up(name: str, operation: Any, reconcile: Any) -> UsageError:
     )
 
 
-def _settings(operation: Any) -> Any:
+def _handlers(operation: Any, *, asynchronous: bool) -> tuple[Any, Any, Any]:
+    run, reconcile = operation.run, operation.reconcile
+    if asynchronous:
+        run = getattr(operation, "run_async", None) or run
+        reconcile = getattr(operation, "reconcile_async", None) or reconcile
+    return run, reconcile, operation.request
+
+
+def _settings(operation: Any, *, given: tuple[Any, ...]) -> Any:
+    if any(part is not None for part in given):
+        raise UsageError("give an effect either an operation, or run and reconcile")
     settings = getattr(operation, "settings", None)
     if settings is None or not hasattr(operation, "request"):
         hint = "call it with its arguments: send(to=…)" if settings is not None else ""

@@ -13,6 +13,8 @@ from counterfoil.ports.transacting import under_way
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
+_NOTHING: Final = (0, 0)
+
 # The calls that the present code runs inside of: (session, run, kind, name) each.
 inside: ContextVar[tuple[tuple[int, str, str, str], ...]] = ContextVar("counterfoil_inside", default=())
 
@@ -54,7 +56,10 @@ def required(handler: Callable[..., Any]) -> tuple[int, int]:
     """
     if type(handler) is FunctionType and not handler.__dict__:
         # The common case, without `inspect`: a plain function that nothing wraps.
-        code, defaults, keywords = handler.__code__, handler.__defaults__, handler.__kwdefaults__
+        code = handler.__code__
+        if not code.co_argcount and not code.co_kwonlyargcount:
+            return _NOTHING
+        defaults, keywords = handler.__defaults__, handler.__kwdefaults__
         return code.co_argcount - len(defaults or ()), code.co_kwonlyargcount - len(keywords or ())
     if isinstance(handler, MethodType):
         # What it is bound to is given already.

@@ -331,7 +331,6 @@ class Session:
         if history.pruned and not known:
             # What this life had read is answered no longer: only the tombstone speaks (rule L10).
             history.forget()
-            scope.memory.known.clear()
             history.add(self.ledger.read(scope.namespace, scope.run))
 
     # --- runs
