@@ -31,7 +31,7 @@ class Filled(msgspec.Struct, frozen=True, gc=False):
     settled: bool = False
 
 
-class Append(Request[Filled]):
+class Append(Request[Filled], gc=False):
     """Fill a slot of the run, durably. `settle` is the entry of an earlier append whose end is unknown.
 
     Thrown in instead of an answer: the errors of `ports.ledger`; `CommitUnknown` has the entry as `entry`.

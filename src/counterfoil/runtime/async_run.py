@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
@@ -115,8 +116,8 @@ class AsyncRun:
         scope.asks(slots.step(name))
         found = steps.recorded(scope, name, call.inputs)
         if found is None:
-            await self._not_cancelled(lambda: steps.recorded(scope, name, call.inputs) is not None)
-            found = await self._shared(scope, "step", name, flow=lambda: steps.step(scope, call), request=call.inputs)
+            await self._not_cancelled(partial(steps.recorded, scope, name, call.inputs))
+            found = await self._shared(scope, "step", name, flow=partial(steps.step, scope, call), request=call.inputs)
         return coded.decode(found)
 
     @overload
@@ -221,13 +222,14 @@ class AsyncRun:
         outcome = effects.recorded(scope, name, call.request)
         if outcome is None:
             if self._cancelled or self._cancelling():
-                await self._not_cancelled(lambda: effects.recorded(scope, name, call.request) is not None)
+                await self._not_cancelled(partial(effects.recorded, scope, name, call.request))
             try:
                 outcome = await self._driver.shared(
                     scope,
                     "effect",
                     name,
-                    flow=lambda: effects.effect(scope, call),
+                    # No lambda: what one refers to costs more wherever it is used.
+                    flow=partial(effects.effect, scope, call),
                     request=call.request,
                     wait_s=call.wait_s,
                 )
@@ -293,8 +295,8 @@ class AsyncRun:
         found = transactions.recorded(scope, name, call.inputs)
         if found is None:
             transactable(self._session)
-            await self._not_cancelled(lambda: transactions.recorded(scope, name, call.inputs) is not None)
-            flow = lambda: transactions.transaction(scope, call)  # noqa: E731
+            await self._not_cancelled(partial(transactions.recorded, scope, name, call.inputs))
+            flow = partial(transactions.transaction, scope, call)
             found = await self._shared(scope, "transaction", name, flow=flow, request=call.inputs)
         return coded.decode(found)
 
@@ -308,7 +310,7 @@ class AsyncRun:
         scope.asks(slots.sleep(name))
         if park.slept(scope, name):
             return
-        await self._not_cancelled(lambda: park.slept(scope, name))
+        await self._not_cancelled(lambda: park.slept(scope, name) or None)
         await self._shared(scope, "sleep", name, flow=lambda: park.sleep(scope, name, seconds))
 
     async def wait_for(self, event: str, id: str, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
@@ -319,7 +321,7 @@ class AsyncRun:
         scope = await self._load()
         scope.asks(slots.wait(event, id))
         if park.delivered(scope, event, id) is None:
-            await self._not_cancelled(lambda: park.delivered(scope, event, id) is not None)
+            await self._not_cancelled(lambda: park.delivered(scope, event, id))
         return codec.decode(await self._drive(lambda scope: park.wait_for(scope, event, id, timeout_s=timeout_s)))
 
     async def deliver(self, event: str, id: str, payload: Any = None) -> bool:
@@ -410,12 +412,12 @@ class AsyncRun:
         except RunCancelled as error:
             raise asyncio.CancelledError(str(error)) from None
 
-    async def _not_cancelled(self, recorded_meanwhile: Callable[[], bool] | None = None) -> None:
+    async def _not_cancelled(self, recorded_meanwhile: Callable[[], object] | None = None) -> None:
         if not self._cancelled and not self._cancelling():
             return
         if recorded_meanwhile is not None:
             await self._read(await self._load())
-            if recorded_meanwhile():
+            if recorded_meanwhile() is not None:
                 return
         if self._cancelled or _unwinding() or await _cancellation_comes():
             raise asyncio.CancelledError(f"run {self.id!r} was cancelled; nothing was started")

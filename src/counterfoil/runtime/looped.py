@@ -126,25 +126,24 @@ class LoopDriver:
         """
         chain = enter(id(self), scope.run, kind=kind, name=name)
         key = (scope.run, kind, name)
-
-        def begin() -> Awaitable[Any]:
-            return self._begin(Flight(scope, flow(), key=key, fingerprint=request, chain=chain))
-
         if loaded("trace") is None and key not in self._keyed:
-            return begin()
-        return self._joined(scope, key, begin, request=request, wait_s=wait_s, nested=len(chain) > 1)
+            return self._begin(Flight(scope, flow(), key=key, fingerprint=request, chain=chain))
+        return self._joined(scope, key, flow=flow, chain=chain, request=request, wait_s=wait_s)
 
-    async def _joined(self, scope: Scope, key: Key, begin: Callable[[], Awaitable[Any]], **how: Any) -> Any:
+    async def _joined(
+        self, scope: Scope, key: Key, *, flow: Callable[[], Flow], chain: Any, request: Any, wait_s: float | None
+    ) -> Any:
         _, kind, name = key
         while (flight := self._keyed.get(key)) is not None:
             try:
-                return await self._join(flight, name, **how)
+                return await self._join(flight, name, request=request, wait_s=wait_s, nested=len(chain) > 1)
             except RunCancelled:
                 if scope.cancelled:
                     raise
                 # Only that handle was cancelled: this one goes on where it stopped.
         with calling(kind, of_run(scope.run, kind, name)) as called:
-            return called.over(await begin())
+            flight = Flight(scope, flow(), key=key, fingerprint=request, chain=chain)
+            return called.over(await self._begin(flight))
 
     async def _join(self, flight: Flight, name: str, *, request: Any, wait_s: float | None, nested: bool) -> Any:
         if request is not None and flight.fingerprint is not None and request != flight.fingerprint:
