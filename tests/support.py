@@ -593,7 +593,9 @@ def _with_time(watch: Callable[[str, str, Any], None], clock: Clock) -> Callable
     return watched
 
 
-async def at_every_crash_point(make: Callable[[], World], scenario: Scenario, judge: Judge, *, deaths: int = 1) -> int:
+async def at_every_crash_point(
+    make: Callable[[], World], scenario: Scenario, judge: Judge, *, deaths: int = 1, stride: int = 1
+) -> int:
     """Kill a scenario at each of its events in turn (with `deaths=2`: at each pair), then let it finish.
 
     Args:
@@ -601,6 +603,7 @@ async def at_every_crash_point(make: Callable[[], World], scenario: Scenario, ju
         scenario: called in each life; what it raises besides a crash is a failure.
         judge: asserts what must hold at the end, in a life of its own.
         deaths: lives that die before the last one.
+        stride: of the events of the second life only each so many-th, beginning elsewhere for each event of the first.
 
     Returns:
         The number of events of an undisturbed life.
@@ -618,9 +621,9 @@ async def at_every_crash_point(make: Callable[[], World], scenario: Scenario, ju
             error.add_note(f"crashed at events {numbers}")
             raise
         if came:
-            pending.append((*numbers[:-1], numbers[-1] + 1))
+            pending.append((*numbers[:-1], numbers[-1] + (stride if len(numbers) > 1 else 1)))
             if len(numbers) < deaths:
-                pending.append((*numbers, 1))
+                pending.append((*numbers, 1 + numbers[-1] % stride))
         elif len(numbers) == 1:
             events = numbers[0] - 1
     return events

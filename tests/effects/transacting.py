@@ -25,9 +25,9 @@ from counterfoil.ledgers.sqlite import engines
 
 AT_ONCE = 3
 STORM_S = 1.0
-# As long a storm at most, where the machine is too busy for anybody to sell before he is killed.
-STORM_MAX_S = 30.0
-SALES_MIN = 10
+# As long a storm at most, where the machine is too busy for anybody to sell before he is killed, or to kill.
+STORM_MAX_S = 100.0
+SALES_MIN, KILLS_MIN = 10, 10
 
 
 # What each ledger says to its store goes through these.
@@ -82,7 +82,7 @@ class Trap:
         self.left -= self.armed
         if self.armed and self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)
+            time.sleep(3600)
 
 
 def sells(name: str, outbox: Outbox, trap: Trap | None = None) -> Callable[[Any], str]:
@@ -214,7 +214,9 @@ def storm(url: str, colour: str, seed: int) -> int:
     kills = 0
     lives: list[int] = []
     began, calm_s = time.monotonic(), 0.0
-    while (lasts_s := time.monotonic() - began) < STORM_S or (SALES[0] < SALES_MIN and lasts_s < STORM_MAX_S):
+    while (lasts_s := time.monotonic() - began) < STORM_S or (
+        (SALES[0] < SALES_MIN or kills < KILLS_MIN) and lasts_s < STORM_MAX_S
+    ):
         while len(lives) < AT_ONCE:
             one = dice.randrange(1 << 30)
             lives.append(child(lambda one=one: in_colour(colour, many_sales, many_sales_later, url, one)))  # type: ignore[misc]

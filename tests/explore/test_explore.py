@@ -2,59 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from counterfoil.protocol.codec import RetryBody
-from counterfoil.testing.explore import Report, explore, informant, sender
-from counterfoil.testing.world import Faults, Options
+from tests.explore.scenarios import SCENARIOS
 from tests.explore.zoo import ZOO
 
 # To count its branches makes an exploration seven times as slow, and other tests take all of them.
 pytestmark = pytest.mark.no_cover
-
-TWICE = RetryBody(attempts=2)
-
-SCENARIOS: dict[str, Callable[[], Report]] = {
-    "one process, everything wrong twice": lambda: explore(
-        [sender("p1")], faults=Faults(crashes=2, commits=1, replies=1, asks=1)
-    ),
-    "a crash and a lost, late or missing request": lambda: explore(
-        [sender("p1"), sender("p2")], faults=Faults(crashes=1, replies=1)
-    ),
-    "a crash and an unknown commit": lambda: explore([sender("p1"), sender("p2")], faults=Faults(crashes=1, commits=1)),
-    "waiting for the one that performs": lambda: explore(
-        [sender("p1", wait_s=1.0), sender("p2", wait_s=1.0)], faults=Faults(crashes=1)
-    ),
-    "late to show": lambda: explore(
-        [sender("p1", visibility_s=1.0), sender("p2", visibility_s=1.0)],
-        faults=Faults(crashes=1, replies=1),
-        options=Options(visibility=1),
-    ),
-    "evidence from elsewhere": lambda: explore(
-        [sender("p1"), informant("webhook")], faults=Faults(crashes=1, replies=1, commits=1)
-    ),
-    "evidence against the next attempt": lambda: explore(
-        [sender("p1", retry=TWICE), informant("webhook")], faults=Faults(crashes=1, replies=1, refusals=1)
-    ),
-    "another attempt": lambda: explore(
-        [sender("p1", retry=TWICE), sender("p2", retry=TWICE)], faults=Faults(crashes=1, refusals=1)
-    ),
-    "an owner taken for gone while it lives": lambda: explore(
-        [sender("p1"), sender("p2")], faults=Faults(steals=1, replies=1)
-    ),
-    "keys closed at the recipient": lambda: explore(
-        [sender("p1"), sender("p2")], faults=Faults(crashes=1, replies=1), options=Options(closing=True)
-    ),
-    "look-ups that raise, overrun or lie": lambda: explore(
-        [sender("p1"), sender("p2")], faults=Faults(crashes=1, replies=1, asks=1)
-    ),
-    "three processes": lambda: explore(
-        [sender("p1"), sender("p2"), sender("p3")], faults=Faults(replies=1), states_max=60_000
-    ),
-}
 
 
 @pytest.mark.rule("E1", "E2", "E3", "E4", "E8", "E9", "E14", "L3", "L8", "O1", "O4")
@@ -73,7 +29,7 @@ CAUGHT_BY = {
     "settle a commit by reading": "a crash and an unknown commit",
     "claim outside the slot": "a crash and a lost, late or missing request",
     "reconcile while the owner lives": "a crash and a lost, late or missing request",
-    "uncertain inside the visibility time": "late to show",
+    "uncertain inside the visibility time": "late to show, and a crash",
 }
 
 

@@ -12,7 +12,7 @@ from tests.explore.zoo import ZOO
 # To count its branches makes an exploration seven times as slow, and other tests take all of them.
 pytestmark = pytest.mark.no_cover
 
-SEEDS = 400
+SEEDS = 200
 
 
 @pytest.mark.rule("E2", "E8", "E14", "E15", "E16", "E18", "E21", "L3", "L8", "P1", "P2")
