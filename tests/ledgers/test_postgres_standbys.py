@@ -102,7 +102,6 @@ def test_what_was_terminated_while_it_waited_for_the_standby_is_settled(
 
 
 @pytest.mark.rule("L14")
-@BOTH
 def test_a_replica_is_refused_and_read_only(replicated_postgres: Replicated) -> None:
     primary, standby = replicated_postgres
     with Runtime(primary.url()) as runtime, runtime.run("r") as run:
@@ -201,7 +200,6 @@ def test_a_writer_that_outlives_a_failover_writes_nothing_into_the_promoted_stan
 
 
 @pytest.mark.rule("L14")
-@BOTH
 def test_a_restored_dump_is_noticed_refused_and_accepted(postgres: Cluster, database: str) -> None:
     name = database.rpartition("/")[2]
     with Runtime(database) as runtime, runtime.run("r") as run:

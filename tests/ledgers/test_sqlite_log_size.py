@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-
-import pytest
 
 from counterfoil.ledgers.sqlite.checkpoints import _COMMITS
 from counterfoil.ledgers.sqlite.database import WAL_BYTES_MAX
@@ -27,21 +26,21 @@ BODY = b'"' + b"x" * 1_000_000 + b'"'
 BODIES = 70
 
 
-@pytest.fixture
-def grown(path, open_ledger):
-    """A ledger whose log grew beyond its bound while a process of somebody else's was reading, and still is."""
+def test_the_log_grows_while_a_foreign_reader_stays_and_one_checkpoint_after_it_ended_is_back_under_64_mib(
+    path, open_ledger, request
+):
     ledger = open_ledger()
     ledger.append(entry("first", ledger.register("x")))
     reader = python(READER, path)
+    request.addfinalizer(partial(end, reader))
     assert line(reader) == "reading"
     for number in range(BODIES):
         ledger.append(entry(f"while-it-reads/{number}", body=BODY))
-    yield ledger, reader
-    end(reader)
-
-
-def test_one_checkpoint_after_a_foreign_long_reader_ends_the_log_is_back_under_64_mib(path, grown):
-    ledger, reader = grown
+    # As long as it stays that is reported with the mend.
+    found = {subject: (level, mend) for level, subject, _, mend in ledger.diagnose()}
+    level, mend = found["wal-size"]
+    assert level == "warning"
+    assert "snapshot" in mend
     log = Path(f"{path}-wal")
     reader.stdin.write("\n")
     reader.stdin.flush()
@@ -53,14 +52,6 @@ def test_one_checkpoint_after_a_foreign_long_reader_ends_the_log_is_back_under_6
         ledger.append(entry(f"after/{number}"))
     assert log.stat().st_size <= WAL_BYTES_MAX == 64 * 1024 * 1024
     assert len(ledger.read("n", "run")) == 1 + BODIES + checkpoint + 1
-
-
-def test_as_long_as_a_foreign_reader_stays_the_log_is_reported_with_the_mend(grown):
-    ledger, _ = grown
-    found = {subject: (level, mend) for level, subject, _, mend in ledger.diagnose()}
-    level, mend = found["wal-size"]
-    assert level == "warning"
-    assert "snapshot" in mend
 
 
 def test_the_log_is_bounded_where_nobody_ever_registered(path, open_ledger):
