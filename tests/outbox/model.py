@@ -40,7 +40,7 @@ class Life:
     claim: Claim | None = None
     flow: Coroutine[Any, Any, None] | None = None
     request: Any = None
-    answers: list[str] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
     crashed: bool = False
     fenced: bool = False
 
@@ -61,10 +61,12 @@ class World:
         terms: of the one operation.
         policy: what the intent is narrowed to.
         limits: how much may go wrong.
-        pick: returns an index below the number of choices; told the state, it may raise `Cut`.
+        pick: returns an index below the number of choices; it may ask for the state, and raise `Cut`.
     """
 
-    def __init__(self, terms: Terms, *, policy: str | None, limits: Limits, pick: Callable[[int, Any], int]) -> None:
+    def __init__(
+        self, terms: Terms, *, policy: str | None, limits: Limits, pick: Callable[[int, Callable[[], Any]], int]
+    ) -> None:
         self.terms, self.policy, self.limits, self.pick = terms, policy, limits, pick
         self.lives = [Life("a"), Life("b")]
         self.ready: tuple[str, str, Standing] | None = (SEND, "pending", Standing())
@@ -83,7 +85,7 @@ class World:
     def run(self) -> None:
         """Go on until nothing can happen."""
         while moves := self.moves():
-            moves[self.pick(len(moves), self.state())]()
+            moves[self.pick(len(moves), self.state)]()
             self.check()
         self.check_end()
 
@@ -101,12 +103,16 @@ class World:
             elif not life.fenced and self.ready and self.ready[1] not in RESTING and self.limits.claims:
                 found.append(lambda life=life: self._claim(life))  # type: ignore[misc]
         found += [lambda key=key: self._land(key) for key in dict.fromkeys(self.flying)]  # type: ignore[misc]
-        if any(self._open(number) and self._is_gone(number) for number in range(len(self.attempts))):
+        gone = any(life.crashed or life.fenced for life in self.lives)
+        if gone and any(self._open(number) and self._is_gone(number) for number in range(len(self.attempts))):
             found.append(self._recover)
         return found
 
     def state(self) -> Any:
-        lives = tuple((e.crashed, e.fenced, e.claim and e.claim.attempt, tuple(e.answers)) for e in self.lives)
+        lives = tuple(
+            (e.crashed, e.fenced, e.claim and e.claim.attempt, tuple(repr(answer)[:80] for answer in e.answers))
+            for e in self.lives
+        )
         return (
             lives,
             self.ready,
@@ -152,7 +158,7 @@ class World:
     def _answer(self, life: Life, answer: Any) -> None:
         assert life.flow is not None
         while True:
-            life.answers.append(repr(answer)[:80])
+            life.answers.append(answer)
             try:
                 request = life.flow.send(answer)
             except StopIteration:
@@ -229,7 +235,7 @@ class World:
         return number not in self.ends
 
     def _is_gone(self, number: int) -> bool:
-        owner = next(life for life in self.lives if life.name == self.attempts[number][0])
+        owner = self.lives[self.attempts[number][0] == "b"]
         return owner.crashed or owner.fenced
 
     def _grant(self, life: Life) -> float | None:
@@ -334,12 +340,13 @@ def explore(terms: Terms, *, policy: str | None = None, world: type[World] = Wor
     while True:
         at = 0
 
-        def pick(width: int, state: Any) -> int:
+        def pick(width: int, state: Callable[[], Any]) -> int:
             nonlocal at
             if at == len(path):
-                if state in seen:
+                reached = state()
+                if reached in seen:
                     raise Cut
-                seen.add(state)
+                seen.add(reached)
                 path.append(0)
                 widths.append(width)
             at += 1

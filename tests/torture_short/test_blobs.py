@@ -10,7 +10,7 @@ from tests.torture.arena import Arena
 
 SEED = 1
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 @pytest.mark.rule("K1", "K2", "K5", "K6")
