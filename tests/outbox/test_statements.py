@@ -111,6 +111,26 @@ def test_staging_costs_one_statement_on_a_server(lone: Shop, counted: Counter[st
     assert +counted == Counter({"WITH": 1, "COMMIT": 1} if isinstance(lone, PostgresShop) else {})
 
 
+@pytest.mark.rule("X1")
+def test_staging_writes_four_pages_on_sqlite(tmp_path: Path) -> None:
+    shop = FileShop(tmp_path / "shop.db", "apsw")
+    written: list[int] = []
+    with shop.connected() as connection:
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        for number, staged in enumerate((True, False, True)):
+            before = Path(f"{shop.path}-wal").stat().st_size
+            connection.execute(shop.begin)
+            connection.execute("INSERT INTO orders (id) VALUES (?)", (f"o{number}",))
+            if staged:
+                shop.outbox.stage(connection, shop.operation("bo"), key=f"o{number}")
+            connection.execute("COMMIT")
+            # A page, and its header.
+            written.append((Path(f"{shop.path}-wal").stat().st_size - before) // (4096 + 24))
+    # Two tables, and an index of each.
+    assert written[2] - written[1] == 4, written
+    shop.close()
+
+
 @pytest.mark.rule("X13")
 def test_on_sqlite_a_history_and_a_held_snapshot_make_no_round_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

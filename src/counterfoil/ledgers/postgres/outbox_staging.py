@@ -25,19 +25,24 @@ _LOCK: Final = (
 # Due not before it is staged, so that what came first is taken first; in a lane, where it is the head.
 _STAGE: Final = (
     "WITH made AS (INSERT INTO :schema.intent (effect_id, namespace, key, recipient, operation, format, body,"  # noqa: S608
-    " fingerprint, policy, lane, place, on_stuck, not_before, expires_at, generation, staged_at, trace)"
+    " fingerprint, policy, on_stuck, not_before, expires_at, staged_at, trace, generation{columns})"
     " VALUES (%s::text, %s::text, %s::text, %s::text, %s::text, %s::int, %s::bytea, %s::text, %s::text, %s::text,"
-    " CASE WHEN %s::text IS NOT NULL THEN (SELECT coalesce(max(place), 0) + 1 FROM :schema.intent"
-    " WHERE lane = %s::text) END,"
-    f" %s::text, %s::float8, %s::float8, (SELECT generation FROM :schema.ledger), {NOW}, %s::text)"
-    " ON CONFLICT DO NOTHING RETURNING seq, recipient, operation, format, lane, place,"
+    f" %s::float8, %s::float8, {NOW}, %s::text, (SELECT generation FROM :schema.ledger){{values}})"
+    " ON CONFLICT DO NOTHING RETURNING seq, recipient, operation, format{columns},"
     " greatest(staged_at, not_before) AS due, staged_at)"
     " INSERT INTO :schema.ready"
-    " (intent, kind, recipient, operation, format, due, not_before, lane, place, state, since)"
-    " SELECT m.seq, 'send', m.recipient, m.operation, m.format,"
-    " CASE WHEN m.lane IS NULL"
-    " OR m.place = coalesce((SELECT max(h.at) FROM :schema.lane_head h WHERE h.lane = m.lane), 1)"
-    " THEN m.due END, m.due, m.lane, m.place, 'pending', m.staged_at FROM made m RETURNING intent"
+    " (intent, kind, recipient, operation, format, due, not_before, state, since{columns})"
+    " SELECT seq, 'send', recipient, operation, format, {due}, due, 'pending', staged_at{columns} FROM made m"
+    " RETURNING intent"
+)
+_ALONE: Final = _STAGE.format(columns="", values="", due="due")
+_IN_LANE: Final = _STAGE.format(
+    columns=", lane, place",
+    values=", %s::text, (SELECT coalesce(max(place), 0) + 1 FROM :schema.intent WHERE lane = %s::text)",
+    due=(
+        "CASE WHEN m.place = coalesce((SELECT max(h.at) FROM :schema.lane_head h WHERE h.lane = m.lane), 1)"
+        " THEN m.due END"
+    ),
 )
 _KNOWN: Final = "SELECT fingerprint FROM :schema.intent WHERE effect_id = %s::text"
 _TAKE: Final = (
@@ -76,9 +81,10 @@ def stage(intents: Sequence[NewIntent], *, schema: str, now: float | None) -> St
     order = sorted(range(len(intents)), key=lambda at: (intents[at].lane or "", at))
     for at in order:
         intent = intents[at]
-        while intent.lane is not None and not (yield worded(_LOCK, schema), (intent.lane, intent.lane)):
+        lane = () if intent.lane is None else (intent.lane, intent.lane)
+        while lane and not (yield worded(_LOCK, schema), lane):
             pass
-        if (yield worded(_STAGE, schema), _values(intent, now=now)):
+        if (yield worded(_IN_LANE if lane else _ALONE, schema), (*_values(intent, now=now), *lane)):
             fresh[at] = True
             continue
         known = yield worded(_KNOWN, schema), (intent.effect_id,)
@@ -101,9 +107,6 @@ def _values(intent: NewIntent, *, now: float | None) -> tuple[Any, ...]:
         intent.body,
         intent.fingerprint,
         intent.policy,
-        intent.lane,
-        intent.lane,
-        intent.lane,
         intent.on_stuck,
         intent.not_before,
         intent.expires_at,

@@ -14,10 +14,14 @@ from counterfoil.ports.outbox_store import NewIntent, Staging
 
 _INTENT: Final = (
     "INSERT INTO counterfoil_intent (effect_id, namespace, key, recipient, operation, format, body, fingerprint,"
-    " policy, lane, place, on_stuck, not_before, expires_at, generation, staged_at, trace)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (SELECT ifnull(max(next), 1) FROM counterfoil_lane_tail WHERE lane = ?),"
-    " ?, ?, ?, (SELECT generation FROM counterfoil_ledger), ?, ?)"
+    " policy, on_stuck, not_before, expires_at, staged_at, trace, generation{columns})"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (SELECT generation FROM counterfoil_ledger){values})"
     " ON CONFLICT (effect_id) DO NOTHING RETURNING seq, place"
+)
+_ALONE: Final = _INTENT.format(columns="", values="")
+_IN_LANE: Final = _INTENT.format(
+    columns=", lane, place",
+    values=", ?, (SELECT ifnull(max(next), 1) FROM counterfoil_lane_tail WHERE lane = ?)",
 )
 _TAIL: Final = (
     "INSERT INTO counterfoil_lane_tail (lane, next) VALUES (?, ?) ON CONFLICT (lane) DO UPDATE SET next = excluded.next"
@@ -42,27 +46,9 @@ def stage(intents: Sequence[NewIntent], *, now: float) -> Staging:
     order = sorted(range(len(intents)), key=lambda at: (intents[at].lane or "", at))
     for at in order:
         intent = intents[at]
-        written = yield (
-            _INTENT,
-            (
-                intent.effect_id,
-                intent.namespace,
-                intent.key,
-                intent.recipient,
-                intent.operation,
-                intent.format,
-                intent.body,
-                intent.fingerprint,
-                intent.policy,
-                intent.lane,
-                intent.lane,
-                intent.on_stuck,
-                intent.not_before,
-                intent.expires_at,
-                now,
-                intent.trace,
-            ),
-        )
+        lane = intent.lane
+        values = _values(intent, now=now)
+        written = yield (_ALONE, values) if lane is None else (_IN_LANE, (*values, lane, lane))
         if written:
             fresh[at] = True
             yield from _waiting(intent, written[0], now=now)
@@ -74,6 +60,25 @@ def stage(intents: Sequence[NewIntent], *, now: float) -> Staging:
                 hint="give a different intent a different key",
             )
     return fresh
+
+
+def _values(intent: NewIntent, *, now: float) -> tuple[object, ...]:
+    return (
+        intent.effect_id,
+        intent.namespace,
+        intent.key,
+        intent.recipient,
+        intent.operation,
+        intent.format,
+        intent.body,
+        intent.fingerprint,
+        intent.policy,
+        intent.on_stuck,
+        intent.not_before,
+        intent.expires_at,
+        now,
+        intent.trace,
+    )
 
 
 def _waiting(intent: NewIntent, row: Sequence[object], *, now: float) -> Staging:

@@ -1,8 +1,9 @@
 -- Tables of the outbox. Everything but `ready`, the heads of lanes and the two registers is only ever appended.
 
 CREATE TABLE counterfoil_intent (
-    -- A handle, not an order: what commits later may have a smaller one.
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- A handle, not an order: what commits later may have a smaller one. Rows are never deleted, so none is used twice, and
+    -- staging need not write to a table of numbers for it.
+    seq INTEGER PRIMARY KEY,
     effect_id TEXT NOT NULL,
     namespace TEXT NOT NULL,
     key TEXT NOT NULL,
