@@ -38,6 +38,9 @@ _RUNS_CACHED_MAX: Final = 20_000
 # What a life begins no more of once a sync has failed.
 _BEGINNINGS: Final = ((EFFECT, "intent"), (TRANSACTION, "committed"))
 
+# What decides nothing about what comes behind it.
+_PLAIN: Final = {words: code for words, code in rows.CODES.items() if words[0] != RUN}
+
 # The column `retired` of an owner.
 LIVE: Final = 0
 RETIRED: Final = 1
@@ -137,17 +140,20 @@ class Writer:
     def _at_once(self, batch: Sequence[Submission]) -> bool:
         """Append a batch if one statement can: its runs and its owner are known, and nothing stands against it."""
         count = len(batch)
-        values: list[Any] = []
         if not 1 < count <= ROWS_MAX:
             return False
+        values: list[Any] = []
         names: dict[int, str] = {}
+        epoch = batch[0].entry.epoch
         for item in batch:
-            row = None if item.settle else self._known(item.entry)
-            if row is None or row[_OWNER_AT] != (values or row)[_OWNER_AT] or row[_OWNER_AT] == rows.NO_OWNER:
+            entry = item.entry
+            if item.settle or entry.epoch != epoch or (row := self._known(entry)) is None:
                 return False
-            names[row[0]] = item.entry.run
+            names[row[0]] = entry.run
             values += row
-        owner = (values[_OWNER_AT], batch[0].entry.epoch)
+        owner = (values[_OWNER_AT], epoch)
+        if owner[0] == rows.NO_OWNER:
+            return False
         try:
             told = (msgspec.json.encode(names).decode(), len(names))
             last = self._transactions.alone(_TOGETHER[count - 1], values, guards=(*owner, *told), count=count)
@@ -242,8 +248,8 @@ class Writer:
         try:
             run = self._runs.get((entry.namespace, entry.run))
             owner = self._owners.get(entry.epoch)
-            code = rows.CODES.get((entry.kind, entry.phase))
-            if run is None or run[1] or owner is None or owner[1] != LIVE or code is None or entry.kind == RUN:
+            code = _PLAIN.get((entry.kind, entry.phase))
+            if run is None or run[1] or owner is None or owner[1] != LIVE or code is None:
                 return None
             return _row(entry, run[0], code=code, owner=owner[0]) if math.isfinite(entry.at) else None
         except _OWN_FAULTS:
