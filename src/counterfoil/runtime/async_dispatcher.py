@@ -37,7 +37,6 @@ class AsyncDispatcher(Shell):
         super().__init__(url_or_runtime, recipients, batch=batch, concurrency=concurrency, poll_s=poll_s, **more)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event: asyncio.Event | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._crew = Crew(lambda job: job.within(self._in_thread), wake=self._wake)
 
     async def __aenter__(self) -> Self:
@@ -114,13 +113,16 @@ class AsyncDispatcher(Shell):
         apart = []
         for job in jobs:
             if is_async(job.function):
-                job.within(lambda job: self._await(job, job.begin()))
+                job.within(self._on_loop)
             else:
                 apart.append(job)
         self._crew.spread()
         self._crew.start(apart)
         if apart and self._loop is not None:
             self._loop.call_later(2 * PATIENCE_S, self._crew.spread)
+
+    def _on_loop(self, job: Job) -> None:
+        self._await(job, job.begin())
 
     def _in_thread(self, job: Job) -> None:
         reply = job.begin()
@@ -137,9 +139,8 @@ class AsyncDispatcher(Shell):
             return
         assert self._loop is not None
         task = self._loop.create_task(self._replied(job, value))
+        # The engine holds the job for as long as it runs, and with it the task, of which the loop takes no care.
         job.cancelled = lambda: self._to_loop(task.cancel)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _replied(self, job: Job, value: Any) -> None:
         assert self._event is not None

@@ -261,7 +261,7 @@ class Engine:
 
     def _start(self, work: Work, *, until: tuple[float, float] | None = None) -> None:
         operation, request = work.operation, work.request
-        handler, given = operation.run, tuple[Any, ...]()
+        handler, given = operation.run, None if isinstance(request, Perform) else tuple[Any, ...]()
         # A bound function says of its own halves whether they are asynchronous.
         written = getattr(operation, "operation", None)
         function = getattr(written, "function", None)

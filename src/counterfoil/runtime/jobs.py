@@ -27,7 +27,7 @@ class Job:
 
     Args:
         handler: the callable.
-        given: its arguments before the context.
+        given: its arguments before the context, which it gets if it requires it; None: the context alone.
         context: what it is told.
         done: takes the reply, from any thread, once; what comes after `abandon` is dropped.
         until: (boot clock, wall clock) after which it must not begin any more, or None.
@@ -41,7 +41,7 @@ class Job:
     def __init__(
         self,
         handler: Callable[..., Any],
-        given: tuple[Any, ...],
+        given: tuple[Any, ...] | None,
         context: Context,
         *,
         done: Callable[[Job, Replied], None],
@@ -77,7 +77,10 @@ class Job:
         if until is not None and (boot_s(self._clock) >= until[0] or self._clock.time() >= until[1]):
             return Unsent()
         try:
-            value = self.handler(*arguments(self.handler, self._given, self.context))
+            if self._given is None:
+                value = self.handler(self.context)
+            else:
+                value = self.handler(*arguments(self.handler, self._given, self.context))
         except BaseException as error:  # noqa: BLE001 - it is the flow's to judge
             return Raised(error)
         return value if hasattr(value, "__await__") else Returned(value)
