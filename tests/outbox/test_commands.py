@@ -103,7 +103,10 @@ def test_acts_are_recorded_and_stale_versions_refused(desk: Terminal, lone: File
 @pytest.mark.rule("N2", "X15", "L10")
 def test_pausing_draining_and_pruning(desk: Terminal, lone: FileShop) -> None:
     assert "paused" not in desk("outbox", code=1).stdout
-    desk("outbox", "pause", *SAID, "mail")
+    assert "nothing waits for" not in desk("outbox", "pause", *SAID, "mail").stdout
+    assert "nothing waits for a recipient of this name" in desk("outbox", "pause", *SAID, "nobody").stdout
+    assert desk.json("outbox", "drain", *SAID, "nobody") == {"recipient": "nobody", "state": "drained", "waiting": 0}
+    desk("outbox", "resume", *SAID, "nobody")
     assert "paused: recipient mail" in desk("outbox", code=1).stdout
     assert desk.json("outbox", code=1)["paused"] == ["recipient:mail"]
     lone.order("later")

@@ -119,6 +119,9 @@ def test_what_is_not_found_waits_for_a_person_and_is_never_sent_again(shop: Shop
     assert (receipt.state, receipt.reason) == ("needs-operator", "not-found")
     assert receipt.outcome == Uncertain(Evidence("not-found", phase="dispatched"))
     assert (shop.box.sends("bo"), shop.box.asked) == (1, ["bo"])
+    story = shop.outbox.opened.view.story(receipt.effect_id)
+    assert story is not None
+    assert b'"details":{"error":"ConnectionResetError"}' in story.attempts[0].body
 
 
 @pytest.mark.rule("X7")
@@ -127,7 +130,10 @@ def test_what_cannot_be_asked_ends_as_uncertain(shop: Shop) -> None:
     shop.order("bo", recipient="door")
     shop.dispatch()
     receipt = shop.receipt("bo")
-    assert (receipt.state, receipt.outcome) == ("uncertain", Uncertain(Evidence("run-raised", phase="dispatched")))
+    assert (receipt.state, receipt.outcome) == (
+        "uncertain",
+        Uncertain(Evidence("run-raised", phase="dispatched", details={"error": "TimeoutError"})),
+    )
     assert shop.box.sends("bo") == 1
 
 

@@ -255,7 +255,8 @@ def pause(place: Place, *, recipient: str | None, **said: Any) -> None:
     """Let nothing more be sent, to one recipient or at all."""
     with opened(place) as found:
         found.pause(recipient, **said)
-    _told(place, "paused", recipient)
+        waiting = _waiting(found, recipient)
+    _told(place, "paused", recipient, waiting=waiting)
 
 
 @outbox.command()
@@ -277,15 +278,25 @@ def drain(context: click.Context, /, place: Place, *, recipient: str | None, tim
     """Pause, and wait until no dispatcher has anything in hand; exit code 1 if that takes too long."""
     with opened(place) as found:
         drained = found.drain(recipient, timeout_s=timeout_s, **said)
-    _told(place, "drained" if drained else "paused; something is still in hand", recipient)
+        waiting = _waiting(found, recipient)
+    _told(place, "drained" if drained else "paused; something is still in hand", recipient, waiting=waiting)
     context.exit(0 if drained else 1)
 
 
-def _told(place: Place, what: str, recipient: str | None) -> None:
+def _waiting(found: Outbox, recipient: str | None) -> int:
+    """Count what has not ended, of one recipient or at all."""
+    return sum(count for name, _, count, _ in found.depth() if recipient in (None, name))
+
+
+def _told(place: Place, what: str, recipient: str | None, *, waiting: int | None = None) -> None:
     if place.as_json:
-        document({"recipient": recipient, "state": what})
-    else:
-        line(f"{'the outbox' if recipient is None else f'recipient {escaped(recipient)}'} is {what}")
+        said = {"recipient": recipient, "state": what}
+        document(said if waiting is None else {**said, "waiting": waiting})
+        return
+    line(f"{'the outbox' if recipient is None else f'recipient {escaped(recipient)}'} is {what}")
+    if recipient is not None and waiting == 0:
+        # Nobody keeps a list of recipients: a name may be paused before anything is staged for it, or mistyped.
+        line("nothing waits for a recipient of this name; it holds for what is staged for one")
 
 
 @outbox.command()

@@ -127,6 +127,7 @@ async def ended(claim: Claim, terms: Terms, standing: Standing, *, reply: Reply)
         if isinstance(proof, bytes):
             return accepted(claim, proof, via="run", evidence=evidence)
         return unknown(claim, terms, standing, reason=proof, now=await Clock())
+    error = reply.error if isinstance(reply, Raised) else None
     if isinstance(given, Uncertain):
         reason = given.evidence.kind
     else:
@@ -134,7 +135,7 @@ async def ended(claim: Claim, terms: Terms, standing: Standing, *, reply: Reply)
         found = getattr(given, "evidence", None)
         told = found.kind if isinstance(found, Evidence) else "run-raised"
         reason = "run-overran" if isinstance(reply, Overran) else told
-    return unknown(claim, terms, standing, reason=reason, now=await Clock())
+    return unknown(claim, terms, standing, reason=reason, now=await Clock(), error=error)
 
 
 async def proof_of(claim: Claim, terms: Terms, value: object, *, ran: EffectRan) -> bytes | str:

@@ -60,12 +60,9 @@ def accepted(claim: Claim, proof: bytes, *, via: str, evidence: Evidence | None 
     return Ending(claim=claim, phase="accepted", body=codec.body_of(body), fact=True)
 
 
-def uncertain(claim: Claim, *, reason: str) -> Ending:
-    """End an intent that may have been sent and of which nobody can know more."""
-    return Ending(claim=claim, phase="uncertain", body=body_of(Evidence(reason, phase="dispatched")))
-
-
-def unknown(claim: Claim, terms: Terms, standing: Standing, *, reason: str, now: float) -> Ending:
+def unknown(
+    claim: Claim, terms: Terms, standing: Standing, *, reason: str, now: float, error: BaseException | None = None
+) -> Ending:
     """Say what follows when it may have been sent and its end is not known.
 
     Args:
@@ -74,16 +71,20 @@ def unknown(claim: Claim, terms: Terms, standing: Standing, *, reason: str, now:
         standing: with this send counted.
         reason: why the end is not known.
         now: the database's clock.
+        error: what the handler raised; its type is kept, its text is not.
     """
+    details = None if error is None else {"error": type(error).__name__}
+    body = body_of(Evidence(reason, phase="dispatched", details=details))
     unsure = replace(standing, unsure=True, ended=now, asked=None, looks=0)
     policy = policy_of(claim, terms)
     if policy == AT_MOST_ONCE:
-        return uncertain(claim, reason=reason)
+        # Nobody can know more.
+        return Ending(claim=claim, phase="uncertain", body=body)
     if policy == OPERATOR_ONLY:
-        return parked(claim, NEEDS_OPERATOR, unsure, reason=reason)
+        return msgspec.structs.replace(parked(claim, NEEDS_OPERATOR, unsure, reason=reason), body=body)
     wait_s = terms.visibility_s if terms.askable else 0.0
     requeue = Requeue(kind=LOOK, state=RECONCILING, standing=unsure, delay_s=wait_s, reason=reason)
-    return Ending(claim=claim, phase="released", requeue=requeue)
+    return Ending(claim=claim, phase="released", body=body, requeue=requeue)
 
 
 async def proved(claim: Claim, terms: Terms, standing: Standing, *, error: Rejected | Failed, now: float) -> Ending:

@@ -135,7 +135,8 @@ class Outbox:
         """Return the receipt once the intent has ended or stands for a person.
 
         Raises:
-            TimeoutError: it has not by then.
+            TimeoutError: it has not by then. While the server is away this is as late as one look takes to find that
+                out, which then raises `LedgerUnavailable`.
         """
         end = time.monotonic() + keys.seconds(timeout_s, "timeout_s")
         pause_s = POLL_FIRST_S
