@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter, defaultdict
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from counterfoil.recipients.blobs.beside import all_of
 from counterfoil.recipients.blobs.lending import Line
 from counterfoil.recipients.blobs.reference import reference as reference_of
 from counterfoil.recipients.blobs.s3.bucket import SealedObject
+from counterfoil.recipients.blobs.s3.capabilities import RACERS
 from counterfoil.recipients.blobs.s3.client import Asking, Client
 from counterfoil.recipients.blobs.s3.journal import Log
 from counterfoil.recipients.http.authority import CodeAuthority
@@ -488,11 +490,31 @@ def test_what_is_being_written_is_never_cleaned_up(blobs: Blobs) -> None:
 # --- capabilities
 
 
+class Together:
+    """Lets the first that ask on a condition for one key go on when all of them are here, so that they race."""
+
+    def __init__(self, many: int) -> None:
+        self._lock = threading.Lock()
+        self._came: Counter[str] = Counter()
+        self._races: defaultdict[str, threading.Barrier] = defaultdict(lambda: threading.Barrier(many))
+        self._many = many
+
+    def __call__(self, seen: Any) -> None:
+        if "If-None-Match" in seen.headers:
+            with self._lock:
+                key = seen.path.partition("?")[0]
+                self._came[key] += 1
+                race = self._races[key] if self._came[key] <= self._many else None
+            if race is not None:
+                race.wait(PATIENCE_S)
+
+
 @pytest.mark.rule("K3")
 def test_what_an_endpoint_can_do_is_found_by_a_race_and_kept(
     endpoint: Endpoint, meddler: Meddler, tmp_path: Path
 ) -> None:
     blobs = bucket(meddler.endpoint, tmp_path / "journal", probed=False, weak="refuse")
+    meddler.before = Together(RACERS)
     assert blobs.capabilities() == {"kind": "bucket", **asdict(endpoint.known)}
     assert (keys(blobs), uploads(blobs), journalled(tmp_path)) == ([], [], [])
     meddler.seen.clear()
