@@ -69,7 +69,7 @@ class Ministack:
         until(self._ready, failing=self._process.tail)
 
     def _ready(self) -> bool:
-        with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{self.port}/", timeout=2) as said:
+        with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{self.port}/", timeout=30) as said:
             return bool(said.status == 200)
         return False
 
@@ -99,7 +99,7 @@ class JuiceFS:
 
     def _ready(self) -> bool:
         try:
-            urllib.request.urlopen(f"http://{HOST}:{self.port}/minio/health/live", timeout=2).close()
+            urllib.request.urlopen(f"http://{HOST}:{self.port}/minio/health/live", timeout=30).close()
         except urllib.error.HTTPError:
             return True
         except OSError:
@@ -198,7 +198,7 @@ class Meddler:
                     self.end_headers()
                     self.wfile.write(seen.answer)
                     return
-                upstream = http.client.HTTPConnection(HOST, port, timeout=30)
+                upstream = http.client.HTTPConnection(HOST, port, timeout=120)
                 upstream.request(seen.method, seen.path, seen.body, dict(self.headers.items()))
                 answer = upstream.getresponse()
                 seen.status, seen.answer = answer.status, answer.read()

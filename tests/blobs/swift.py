@@ -93,7 +93,7 @@ class Swift:
         return Process([self._python, "-c", main, str(conf), "-v"], log=folder / f"{kind}.log")
 
     def _ready(self) -> bool:
-        with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{self.port}/info", timeout=2) as said:
+        with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{self.port}/info", timeout=30) as said:
             return bool(said.status == 200)
         return False
 
