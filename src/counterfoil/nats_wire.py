@@ -34,8 +34,9 @@ class Wire(TcpTransport):
         self._inbox = b""
         self._heard: Heard | None = None
         self._ours = b""
-        # The beginning of something whose end has not come yet.
+        # The beginning of something whose end has not come yet, and how long it will be, if that is known.
         self._begun = bytearray()
+        self._wanted = 0
         self._frames: list[bytes] = []
         self.gathered_bytes = 0
 
@@ -102,26 +103,34 @@ class Wire(TcpTransport):
 
     def _taken(self, data: bytes, heard: Heard) -> bytes:
         """Take our answers out of the stream, and return the rest as far as it is complete."""
-        begun, ours = self._begun, self._ours
-        begun += data
+        if self._begun:
+            self._begun += data
+            if len(self._begun) < self._wanted:
+                return b""
+            data = bytes(self._begun)
+            self._begun.clear()
+        ours, skip = self._ours, len(self._ours)
         rest = b""
-        at = 0
-        while (end := begun.find(_LINE, at)) >= 0:
+        at = self._wanted = 0
+        while (end := data.find(_LINE, at)) >= 0:
             stop = end + 2
-            if begun.startswith((b"MSG ", b"HMSG "), at):
-                words = begun[at:end].split()
-                if not words[-1].isdigit():
-                    # nats-py says what is wrong with it.
-                    stop = len(begun)
-                else:
+            mine = data.startswith(ours, at)
+            if mine or data.startswith((b"MSG ", b"HMSG "), at):
+                words = data[at + skip if mine else at : end].split()
+                if words[-1].isdigit():
                     stop += int(words[-1]) + 2
-                    if stop > len(begun):
+                    if stop > len(data):
+                        self._wanted = stop - at
                         break
-                    if begun.startswith(ours, at):
-                        heard(bytes(words[1][len(ours) - 4 :]), bytes(begun[end + 2 : stop - 2]))
-                        at = stop
-                        continue
-            rest += begun[at:stop]
+                else:
+                    # nats-py says what is wrong with it.
+                    mine, stop = False, len(data)
+                if mine:
+                    heard(words[0], data[end + 2 : stop - 2])
+                    at = stop
+                    continue
+            rest += data[at:stop]
             at = stop
-        del begun[:at]
+        if at < len(data):
+            self._begun += data[at:]
         return rest

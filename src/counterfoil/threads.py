@@ -235,6 +235,13 @@ class Loop:
 
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
+    def soon(self, work: Callable[[], None]) -> None:
+        """Call a function on it, from any thread; not at all if it has stopped."""
+        from contextlib import suppress
+
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work)
+
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
         """Run one last coroutine on it, cancel what else runs, and let its thread end; nothing is waited for."""
         from contextlib import suppress

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from counterfoil.errors import UsageError
 from counterfoil.ledgers.jetstream import opening
 from counterfoil.ledgers.jetstream.diagnosis import diagnose
+from counterfoil.ledgers.jetstream.intake import Intake
 from counterfoil.ledgers.jetstream.lives import Lives
 from counterfoil.ledgers.jetstream.place import Place
 from counterfoil.ledgers.jetstream.pruning import bury
@@ -29,7 +30,10 @@ from counterfoil.threads import Loop, when_collected
 
 T = TypeVar("T")
 
+# Of blocking callers, who commit for each other.
 _LANES: Final = 4
+# Whoever leaves waits no longer for servers that are gone.
+_LEAVE_S: Final = 2.0
 _log: Final = logging.getLogger("counterfoil")
 
 
@@ -86,6 +90,7 @@ class JetStreamLedger:
         # A ledger that nobody closes leaves no socket behind; its lives are over by their silence.
         self._forgotten = when_collected(self, partial(self._loop.stop, self._store.close))
         self._lanes = Lanes(_LANES, self._commit)
+        self._intake = Intake(self._loop, self._writer.commit)
 
     async def _open(self, place: Place, *, beat_s: float, replicas: int | None, create: bool) -> None:
         timeout_s = self._timeout_s
@@ -139,7 +144,7 @@ class JetStreamLedger:
     def submit(self, entry: Entry, *, settle: bool, token: object, deliver: Deliver) -> None:
         """Append without waiting; `deliver` is called from a thread of the ledger."""
         self._usable()
-        self._lanes.put(Submission(entry, settle=settle, token=token, deliver=deliver))
+        self._intake.put(Submission(entry, settle=settle, token=token, deliver=deliver))
 
     def register(self, label: str) -> str:
         """Register a life of this process, durably, and return its fresh epoch; its heart beats from now on.
@@ -239,12 +244,12 @@ class JetStreamLedger:
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
-        self._lanes.stop()
         self._run(self._leave())
         self._forgotten.detach()
         self._loop.stop(self._store.close)
 
     async def _leave(self) -> None:
+        await self._intake.rest(_LEAVE_S)
         await self._lives.let_go()
         await self._store.close()
 

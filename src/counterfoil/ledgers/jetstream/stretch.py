@@ -50,9 +50,14 @@ class Stretch:
             since: what `took` returned for the message.
             sequence: the message's.
         """
-        if since < 0 or any(self._known.get(name, -1) < since for name in names):
+        if since < 0:
             return False
-        self.saw(names, sequence)
+        known = self._known
+        for name in names:
+            if known.get(name, -1) < since:
+                return False
+        for name in names:
+            known[name] = max(known[name], sequence)
         return True
 
     def broke(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 from counterfoil.errors import UsageError
@@ -13,6 +13,7 @@ from counterfoil.errors import UsageError
 _STREAM: Final = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 # 144 bits, and 24 characters.
 _DIGEST_BYTES: Final = 18
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 def checked(stream: str) -> str:
@@ -70,8 +71,5 @@ def _run_token(namespace: str, run: str) -> str:
 
 def _token(*names: str) -> str:
     # Each name with its length: no two lists of names are the same bytes.
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for name in names:
-        encoded = name.encode()
-        digest.update(len(encoded).to_bytes(4, "big") + encoded)
-    return urlsafe_b64encode(digest.digest()).decode()
+    said = b"".join([len(encoded).to_bytes(4, "big") + encoded for encoded in map(str.encode, names)])
+    return b2a_base64(blake2b(said, digest_size=_DIGEST_BYTES).digest(), newline=False).translate(_URL_SAFE).decode()

@@ -26,7 +26,7 @@ from counterfoil.ledgers.jetstream.messages import (
     record_at,
     recorded,
 )
-from counterfoil.ledgers.jetstream.store import Put, Store
+from counterfoil.ledgers.jetstream.store import Put, Sending, Store
 from counterfoil.ledgers.jetstream.troubles import Said
 from counterfoil.ledgers.rows import outlives_pruning
 from counterfoil.ledgers.submissions import Submission
@@ -80,6 +80,11 @@ class Writer:
         self._fault = fault
         self._own = own
         self._listed: dict[tuple[str, str], None] = {}
+        # Groups are published one after the other, and none before those that must be published again.
+        self._turn = asyncio.Lock()
+        self._again = 0
+        self._calm = asyncio.Event()
+        self._calm.set()
 
     async def commit(self, batch: Sequence[Submission]) -> None:
         """Append a batch and set every reply; an error of one entry is that entry's reply."""
@@ -96,27 +101,36 @@ class Writer:
         """
         deadline = time.monotonic() + self._timeout_s
         works = [self._work(entry, kept=kept) for entry in entries]
-        first = True
-        while open_ := [work for work in works if work.reply is None]:
-            if not first:
-                await asyncio.sleep(_PAUSE_S)
-            if (fault := self._fault()) is not None:
-                _end(open_, fault)
-                break
-            if time.monotonic() >= deadline:
-                for work in open_:
-                    work.reply = (troubles.unknown if work.maybe else troubles.unavailable)(work.answer.text)
-                break
+        await self._try([work for work in works if work.reply is None], deadline, first=True)
+        if any(work.reply is None for work in works):
+            self._again += 1
+            self._calm.clear()
             try:
-                await self._round(open_, deadline)
+                while open_ := [work for work in works if work.reply is None]:
+                    await asyncio.sleep(_PAUSE_S)
+                    await self._try(open_, deadline, first=False)
+            finally:
+                self._again -= 1
+                if not self._again:
+                    self._calm.set()
+        return [work.reply for work in works if work.reply is not None]
+
+    async def _try(self, works: list[_Append], deadline: float, *, first: bool) -> None:
+        """Publish what is open once; what must be published again is left open."""
+        if (fault := self._fault()) is not None:
+            _end(works, fault)
+        elif time.monotonic() >= deadline:
+            for work in works:
+                work.reply = (troubles.unknown if work.maybe else troubles.unavailable)(work.answer.text)
+        else:
+            try:
+                await self._round(works, deadline, first=first)
             except LedgerUnavailable as error:
-                for work in open_:
+                for work in works:
                     if work.reply is None:
                         work.answer = Said(text=str(error.args[0]).removeprefix("JetStream: "))
             except CounterfoilError as error:
-                _end(open_, error)
-            first = False
-        return [work.reply for work in works if work.reply is not None]
+                _end(works, error)
 
     def _work(self, entry: Entry, *, kept: bool) -> _Append:
         work = _Append(entry, kept=kept)
@@ -127,25 +141,33 @@ class Writer:
             work.reply = UsageError(f"it cannot be recorded: {error}")
         return work
 
-    async def _round(self, works: list[_Append], deadline: float) -> None:
+    async def _round(self, works: list[_Append], deadline: float, *, first: bool) -> None:
         """Publish what is open and judge what became of it."""
-        if any(self._doubtful(work) for work in works):
-            await self._look_first([work for work in works if self._doubtful(work)], deadline)
-            works = [work for work in works if work.reply is None]
-        await self._list(works, deadline)
-        puts = [_put(work) for work in works]
-        for work, answer in zip(works, await self._store.put_each(puts, deadline=deadline), strict=True):
+        if first:
+            async with self._turn:
+                await self._calm.wait()
+                works, sending = await self._begin(works, deadline)
+        else:
+            works, sending = await self._begin(works, deadline)
+        for work, answer in zip(works, await sending.answers(), strict=True):
             work.answer = answer
             # From now on, and until it is judged, a message of ours may be there.
             work.maybe = work.maybe or answer.unknown or bool(answer.sequence)
             if answer.too_large:
                 work.reply = troubles.too_large(len(work.data))
-        for work in works:
-            if work.answer.sequence and self._alone(work):
-                work.reply = record_at(work.entry, work.answer.sequence)
+            elif answer.sequence and self._alone(work):
+                work.reply = record_at(work.entry, answer.sequence)
         await self._judge(
             [work for work in works if work.reply is None and (work.answer.sequence or work.answer.taken)], deadline
         )
+
+    async def _begin(self, works: list[_Append], deadline: float) -> tuple[list[_Append], Sending]:
+        """Publish what nothing forbids; return it, and the answers that it will get."""
+        if doubtful := [work for work in works if self._doubtful(work)]:
+            await self._look_first(doubtful, deadline)
+            works = [work for work in works if work.reply is None]
+        await self._list(works, deadline)
+        return works, await self._store.send([_put(work) for work in works], deadline=deadline)
 
     def _alone(self, work: _Append) -> bool:
         """Return whether it is known without a look that nothing makes our message void."""
