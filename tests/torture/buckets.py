@@ -27,7 +27,7 @@ PART_BYTES: Final = 5 << 20
 SETTLE_S: Final = 600.0
 ROUNDS_MAX: Final = 10
 # A writer needs about ten for a blob.
-REQUESTS_MAX: Final = 60
+REQUESTS_MAX: Final = 30
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from counterfoil.errors import BlobMissing, RecipientError
 from counterfoil.protocol import codec
 from counterfoil.recipients.blobs import locks
+from counterfoil.recipients.blobs.beside import all_of
 from counterfoil.recipients.blobs.chunks import HEADER_BYTES_MAX, Record, damaged, decoded, record_bytes_max
 from counterfoil.recipients.blobs.layout import DATA, RECORD, remove
 from counterfoil.recipients.blobs.lending import Line
@@ -60,7 +61,10 @@ class Folder(Store):
             return
         if folder != self.path:
             self.make(folder.parent)
+        # Those beside it become durable with it: each of them is met sooner or later.
+        beside = _names(self.sealed) if folder.parent == self.sealed else []
         make_folder(folder)
+        self._durable.update(self.sealed / name for name in beside)
         self._durable.add(folder)
 
     @property
@@ -100,9 +104,9 @@ class Folder(Store):
 
     def sync(self, wanted: Reference) -> None:
         """Make the name of a blob durable: whoever renamed it may not have come to that."""
-        self.make(self.place(wanted).parent)
-        sync_folder(self.place(wanted).parent)
-        sync_folder(self.writing)
+        shard = self.place(wanted).parent
+        self.make(shard)
+        all_of([lambda: sync_folder(shard), lambda: sync_folder(self.writing)])
 
     def references(self, prefix: str) -> Iterator[Reference | Unnamed]:
         """Go through the sealed blobs whose digest's digits begin so, in the order of their digests."""

@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +13,7 @@ from counterfoil.errors import BlobDamaged, RecipientError
 from counterfoil.outcomes import Accepted, Evidence, Failed, Outcome, Rejected, Uncertain
 from counterfoil.recipients.blobs import layout, locks
 from counterfoil.recipients.blobs.behind import AHEAD_BYTES, WriteBehind
+from counterfoil.recipients.blobs.beside import all_of
 from counterfoil.recipients.blobs.chunks import Record
 from counterfoil.recipients.blobs.reference import Reference
 from counterfoil.recipients.blobs.store import Upload
@@ -36,7 +36,6 @@ class Staged(Upload):
     def __init__(self, folder: Folder, media_type: str) -> None:
         self._folder = folder
         self._media_type = media_type
-        self._whole = sha256()
         self._size = 0
         folder.make(folder.sealed)
         folder.make(folder.writing)
@@ -57,23 +56,20 @@ class Staged(Upload):
             rest = part = data[start : start + AHEAD_BYTES]
             while rest:
                 rest = rest[os.write(self._data, rest) :]
-            self._whole.update(part)
             self._size += len(part)
             self._behind.wrote(part)
 
     def seal(self, expected: Callable[[Reference], str | None], gate: Callable[[], None]) -> Outcome[Any]:
         """Make it durable, verify it, and let it be seen; see the port."""
-        written = Reference(f"sha256:{self._whole.hexdigest()}", self._size, self._media_type)
-        if (against := expected(written)) is not None:
-            return _rejected(against, written=written.digest, size=written.size)
         try:
+            written = Reference(f"sha256:{self._behind.digest()}", self._size, self._media_type)
+            if (against := expected(written)) is not None:
+                return _rejected(against, written=written.digest, size=written.size)
             table = self._behind.finish()
             if table is None or os.fstat(self._data).st_size != written.size:
                 return _rejected("wrong-digest", written=written.digest)
-            self._write_record(Record(written, table))
-            sync_folder(self._path)
             place = self._folder.place(written)
-            self._folder.make(place.parent)
+            self._write_record(Record(written, table), place)
         except OSError as error:
             return _rejected("not-stored", error=name_of(error))
         gate()
@@ -93,13 +89,21 @@ class Staged(Upload):
         os.close(self._data)
         os.close(self._lock)
 
-    def _write_record(self, record: Record) -> None:
+    def _write_record(self, record: Record, place: Path) -> None:
+        """Write the record; it is durable on return, and so is all that the rename needs."""
         descriptor = os.open(self._path / layout.RECORD, _CREATE, 0o444)
         try:
             rest = memoryview(record.encoded())
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
-            sync_data(descriptor)
+            # At once: a file system makes one commit of them.
+            all_of(
+                [
+                    lambda: sync_data(descriptor),
+                    lambda: sync_folder(self._path),
+                    lambda: self._folder.make(place.parent),
+                ]
+            )
         finally:
             os.close(descriptor)
 
