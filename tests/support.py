@@ -173,6 +173,12 @@ def tries(shown: Callable[[], Any], each: Iterable[T]) -> Iterator[T]:
     raise AssertionError("no try has shown it")
 
 
+def quick(took: list[float], within_s: float) -> bool:
+    """Whether clearly more tries took less than that than did not: in those the machine stood still."""
+    fast = sum(seconds < within_s for seconds in took)
+    return fast - (len(took) - fast) >= 3
+
+
 async def in_thread(work: Callable[[], Any]) -> Any:
     """Run blocking work in a daemon thread, with the caller's context variables."""
     loop = asyncio.get_running_loop()

@@ -312,6 +312,7 @@ def test_ctrl_c_while_an_async_handler_sends_stops_it_before_the_attempt_is_rele
 import asyncio, os, signal
 from counterfoil import Runtime, UNASKABLE
 ended = []
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests may have it ignored
 async def pay():
     os.kill(os.getpid(), signal.SIGINT)
     try:

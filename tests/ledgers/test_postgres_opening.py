@@ -22,7 +22,7 @@ from tests.ledgers.support import entry, intent
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import Cluster
 from tests.servers.proxy import Act, On
-from tests.support import tries
+from tests.support import quick, tries
 
 # Without a bound of its own it would wait for ever, or for as long as a test may take.
 AT_MOST_S = 60
@@ -297,7 +297,7 @@ def test_a_pooler_is_noticed_without_being_told(pgbouncer: PgBouncer, database, 
     url = pgbouncer.url(database.rpartition("/")[2])
     took: list[float] = []
     with Runtime(url) as waiting, Runtime(url) as delivering:
-        for number in tries(lambda: took[-1] < 1, range(20)):
+        for number in tries(lambda: quick(took, 1), range(20)):
             with waiting.run(f"r{number}") as run:
                 answer = Doing(lambda run=run: run.wait_for("approval", "7"))  # type: ignore[misc]
                 until(lambda number=number: delivering.show(f"r{number}"))  # type: ignore[misc]

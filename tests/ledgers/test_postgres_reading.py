@@ -19,7 +19,7 @@ from counterfoil.ledgers.submissions import Submission
 from counterfoil.protocol.records import EFFECT, Entry
 from tests.ledgers.postgres_support import PATIENCE_S, Doing, opened, until
 from tests.ledgers.support import entry
-from tests.support import tries
+from tests.support import quick, tries
 
 _schemas = count(1)
 
@@ -172,7 +172,7 @@ def test_with_poll_nothing_is_listened_to_or_notified(open_ledger, url, shared_d
         watching = open_ledger(f"{url}&poll=0.05")
         _, seen = watching.changes(-1)
         took: list[float] = []
-        for n in tries(lambda: took[-1] < 1, range(20)):
+        for n in tries(lambda: quick(took, 1), range(20)):
             ledger.append(entry(f"slot/{n}", kind=EFFECT, phase="accepted"))
             began = time.monotonic()
             until(partial(heard, watching, seen))
@@ -190,7 +190,7 @@ def test_with_poll_nothing_is_listened_to_or_notified(open_ledger, url, shared_d
 def test_a_delivery_from_another_process_ends_a_wait_within_a_second(url):
     took: list[float] = []
     with Runtime(url) as waiting, Runtime(url) as delivering:
-        for number in tries(lambda: took[-1] < 1.5, range(20)):
+        for number in tries(lambda: quick(took, 1.5), range(20)):
             run_id = f"r{number}"
             answer = Doing(partial(waiting.run(run_id).wait_for, "approval", "7"))
             until(partial(delivering.show, run_id))
