@@ -449,8 +449,12 @@ def test_killed_at_every_request_a_blob_is_sealed_or_invisible_and_nothing_is_le
 
 @pytest.mark.rule("K6")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_does_not_grow_with_a_blob_that_is_sent_and_read(endpoints: Endpoints, tmp_path: Path) -> None:
-    endpoint = endpoints.get("ministack")
+@pytest.mark.parametrize("name", ["ministack", "juicefs"])
+def test_memory_does_not_grow_with_a_blob_that_is_sent_and_read(
+    endpoints: Endpoints, tmp_path: Path, name: str
+) -> None:
+    # On the second one what was sent is read back before it is sealed, too.
+    endpoint = endpoints.get(name)
     there = bucket(endpoint, tmp_path / "journal", probed=False)
     _ = there.capabilities()
     code = f"""
@@ -458,9 +462,9 @@ import sys
 from pathlib import Path
 from counterfoil import Blobs, Secret
 blobs = Blobs({there.url!r}, credentials=({endpoint.access!r}, Secret("env:TEST_S3_SECRET")),
-              journal={str(tmp_path / "journal")!r})
+              journal={str(tmp_path / "journal")!r}, weak={endpoint.weak!r})
 with blobs.writer() as writer:
-    for number in range(128):
+    for number in range(96):
         writer.write(bytes([number]) * (1 << 20))
     reference = writer.seal().proof
 def peak():
@@ -472,10 +476,9 @@ print(size, written, peak())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     size, sent_mib, read_mib = map(int, done.stdout.split())
-    assert size == 128 * MIB
+    assert size == 96 * MIB
     assert sent_mib < 64
-    # Whoever reads holds a chunk, which is a part, and what it came in.
-    assert read_mib < 80
+    assert read_mib < 64
 
 
 @pytest.mark.rule("K5")
