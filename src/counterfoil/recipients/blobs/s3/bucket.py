@@ -171,14 +171,18 @@ class Bucket(Store):
         except (ValueError, TypeError, KeyError):
             raise RecipientError("the record cannot be read", code="blob-unreadable") from None
 
-    def sealed(self, wanted: Reference) -> Record | None:
+    def sealed(self, wanted: Reference, *, everywhere: bool = True) -> Record | None:
         """Find a blob's record whose bytes are there: where each writer has a key of its own, one good one is enough.
+
+        Args:
+            wanted: the blob.
+            everywhere: look also where writers have keys of their own.
 
         Raises:
             BlobDamaged: there are records, and none of them is good.
         """
         fault: BlobDamaged | None = None
-        for key in self._records(wanted):
+        for key in self._records(wanted) if everywhere else (self._key("sealed", wanted.name, "record"),):
             try:
                 if (found := self.record_at(key, wanted)) is not None:
                     return self.with_bytes(found)

@@ -30,11 +30,14 @@ class Journal:
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         self.uploads = self.path / "uploads"
+        self._made = False
 
     def begin(self, unique: str) -> Log:
         """Begin the log of one upload, and hold its lock."""
-        make_folder(self.path)
-        make_folder(self.uploads)
+        if not self._made or not self.uploads.is_dir():
+            make_folder(self.path)
+            make_folder(self.uploads)
+            self._made = True
         folder = self.uploads / unique
         held = None
         # Whoever cleans may have been faster than our lock; then there is nothing to lose yet.
@@ -72,14 +75,15 @@ class Log:
         self._held = held
         self.entries = list(_read(folder / _LOG))
 
-    def write(self, what: str, **facts: Any) -> None:
-        """Add an entry; it is durable on return."""
+    def write(self, what: str, *, durable: bool = True, **facts: Any) -> None:
+        """Add an entry; it is durable on return, or with the next one."""
         entry = {"what": what, "at": time.time(), **facts}
         new = not (self._folder / _LOG).exists()
         with (self._folder / _LOG).open("ab", buffering=0) as file:
             # After what a crash may have cut: a line of its own.
             file.write(b"\n" + codec.encode(entry, what="an entry of the journal") + b"\n")
-            sync_data(file.fileno())
+            if durable:
+                sync_data(file.fileno())
         if new:
             sync_folder(self._folder)
         self.entries.append(entry)

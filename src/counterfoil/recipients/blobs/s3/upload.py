@@ -98,7 +98,8 @@ class Multipart(Upload):
         self._upload = answer.text("UploadId") if answer.done else None
         if not self._upload:
             raise Broken("not-created", answer)
-        self._log.write("created", upload=self._upload)
+        # What it is called can be learnt from the endpoint, too: it may wait for the next entry.
+        self._log.write("created", durable=False, upload=self._upload)
 
     def write(self, data: memoryview) -> None:
         """Take the next bytes; full parts are sent."""
@@ -136,7 +137,7 @@ class Multipart(Upload):
             return never(against, self.attempts, written=wanted.digest, size=wanted.size)
         gate()
         try:
-            if self._bucket.sealed(wanted) is not None:
+            if self._bucket.sealed(wanted, everywhere=not self._bucket.capabilities.strong) is not None:
                 return self._accepted(wanted, already=True)
             if self._part.size or not self._parts.count:
                 self._add_part()
