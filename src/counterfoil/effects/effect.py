@@ -91,8 +91,11 @@ async def effect(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
         NameConflict, UsageError, OwnerRetired, RunPruned: nothing was sent by this call.
     """
     try:
-        if not scope.history.has_effect(call.name) and (outcome := await _begin(scope, call, [])) is not None:
-            return outcome
+        if not scope.history.has_effect(call.name):
+            # Nobody has begun it, as is usual, and then this is usually all.
+            attempt = await _begin(scope, call, [])
+            if attempt is not None and (outcome := await _perform(scope, call, attempt)) is not None:
+                return outcome
         return await _settled(scope, call)
     except LedgerUnavailable as error:
         if error.effect_ran == "no" and _may_be_sent(scope, call.name):
@@ -119,13 +122,13 @@ async def _settled(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
             return outcome
         if scope.history.pruned:
             raise RunPruned(f"run {scope.run!r} was pruned; it has nothing under effect {call.name!r}")
-        last = seen.last
+        last, attempt = seen.last, None
         if last is None or seen.state == states.RETRYABLE:
-            outcome = await _begin(scope, call, seen.attempts)
+            attempt = await _begin(scope, call, seen.attempts)
         elif _held(scope, last, call.name) is not None:
             await append_held(scope, call.name, last.number)
         elif (lost := scope.memory.unsent.get(last.intent.slot)) is not None:
-            outcome = await _claim(scope, call, last.number, draft=_resent(lost), body=last.body)
+            attempt = await _claim(scope, call, last.number, draft=_resent(lost), body=last.body)
         elif over_of == last.intent.slot:
             await settle_by_asking(scope, call, last)
         elif await over(scope, last):
@@ -143,7 +146,7 @@ async def _settled(scope: Scope, call: EffectCall) -> Outcome[msgspec.Raw]:
                 raise unresolved(call, "in-flight", "its owner is alive and still performing it", ran="unknown")
             await Pause(min(deadline - now, POLL_S))
             await Read()
-        if outcome is not None:
+        if attempt is not None and (outcome := await _perform(scope, call, attempt)) is not None:
             return outcome
 
 
@@ -170,7 +173,8 @@ async def over(scope: Scope, attempt: Attempt) -> bool:
 # --- taking the send-right -------------------------------------------------------------------------------
 
 
-async def _begin(scope: Scope, call: EffectCall, earlier: list[Attempt]) -> Outcome[msgspec.Raw] | None:
+async def _begin(scope: Scope, call: EffectCall, earlier: list[Attempt]) -> Attempt | None:
+    """Take the send-right of the next attempt and return what is to be performed; None: the records tell more now."""
     number = len(earlier) + 1
     slot = slots.intent(call.name, number)
     first = earlier[0].body if earlier else None
@@ -224,8 +228,8 @@ async def _accepted_meanwhile(scope: Scope, call: EffectCall) -> bool:
 
 async def _claim(
     scope: Scope, call: EffectCall, number: int, *, draft: Draft, body: codec.IntentBody
-) -> Outcome[msgspec.Raw] | None:
-    """Take the send-right and perform; return the outcome, or None when the records tell more than before."""
+) -> Attempt | None:
+    """Take the send-right by filling its slot; return what is to be performed, None when it is not."""
     lost = scope.memory.unsent.get(draft.slot)
     if lost is not None:
         # What is appended is the lost intent itself: another request is not sent under it (rule E12).
@@ -270,34 +274,21 @@ async def _claim(
             ran="no",
         )
         return None
-    return await _perform(scope, call, Attempt(number, filled.record, body))
+    return Attempt(number, filled.record, body)
 
 
 # --- performing ------------------------------------------------------------------------------------------
 
 
 async def _perform(scope: Scope, call: EffectCall, attempt: Attempt) -> Outcome[msgspec.Raw] | None:
+    """Call `run` and record what it returned; return the outcome, None when the records tell it."""
     key = scope.key(call.name, attempt.number, keep=attempt.body.keep_key) if call.told else ""
-    reply = await Call(call.run, key=key, attempt=attempt.number)
-    if isinstance(reply, Returned):
-        return await _returned(scope, call, attempt, value=reply.value)
-    if isinstance(reply, Raised) and isinstance(reply.error, (Rejected, Failed)):
-        await _proved(scope, call, attempt.number, error=reply.error)
+    reply = await Call(call.run, key=key, attempt=attempt.number, told=call.told)
+    if not isinstance(reply, Returned):
+        assert isinstance(reply, Raised)
+        await _raised(scope, call, attempt, reply=reply)
         return None
-    assert isinstance(reply, Raised)
-    said = getattr(reply.error, "evidence", None)
-    known = evidence_body(said) if isinstance(said, Evidence) else None
-    await release(scope, call, attempt, why="run-raised", evidence=known)
-    if reply.interrupts:
-        raise reply.error
-    if look(scope.history, call.name).outcome() is not None:
-        # Evidence came by another way while `run` was under way: the caller gets what is recorded (rule E18).
-        return None
-    raise unresolved(call, "run-failed", f"its run raised {type(reply.error).__name__}", ran="unknown") from reply.error
-
-
-async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: Any) -> Outcome[msgspec.Raw] | None:
-    value, evidence = acknowledged(value)
+    value, evidence = acknowledged(reply.value)
     try:
         proof = proof_of(call.encode, value)
     except NotSerializable as error:
@@ -311,6 +302,22 @@ async def _returned(scope: Scope, call: EffectCall, attempt: Attempt, *, value: 
         return None
     # Accepted by this attempt: whatever became of earlier ones, this is how all of them ended (rule O3).
     return outcome_of(states.ACCEPTED, body)
+
+
+async def _raised(scope: Scope, call: EffectCall, attempt: Attempt, *, reply: Raised) -> None:
+    """Record what an error of `run` proves, or release the attempt and say that it is unresolved."""
+    error = reply.error
+    if isinstance(error, (Rejected, Failed)):
+        await _proved(scope, call, attempt.number, error=error)
+        return
+    said = getattr(error, "evidence", None)
+    known = evidence_body(said) if isinstance(said, Evidence) else None
+    await release(scope, call, attempt, why="run-raised", evidence=known)
+    if reply.interrupts:
+        raise error
+    if look(scope.history, call.name).outcome() is None:
+        raise unresolved(call, "run-failed", f"its run raised {type(error).__name__}", ran="unknown") from error
+    # Evidence came by another way while `run` was under way: the caller gets what is recorded (rule E18).
 
 
 async def _check(scope: Scope, call: EffectCall, attempt: Attempt, *, proof: bytes, value: Any) -> None:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any, Final
 
+import msgspec
+
 from counterfoil.ports.ledger import Deliver, Reply
 from counterfoil.protocol.records import Entry
 from counterfoil.threads import start_daemon
@@ -18,31 +20,21 @@ BATCH_MAX: Final = 1024
 _log: Final = logging.getLogger("counterfoil")
 
 
-class Submission:
+class Submission(msgspec.Struct, eq=False):
     """One entry on its way, and later the reply.
 
     With `deliver` the reply is told in the ledger's thread; otherwise a caller waits, by `wake` if another commits for
     it, and then wakes the `following` one.
     """
 
-    __slots__ = ("abandoned", "deliver", "entry", "following", "reply", "settle", "token", "wake")
-
-    def __init__(
-        self,
-        entry: Entry,
-        *,
-        settle: bool,
-        token: object = None,
-        deliver: Deliver | None = None,
-    ) -> None:
-        self.entry = entry
-        self.settle = settle
-        self.token = token
-        self.deliver = deliver
-        self.reply: Reply | None = None
-        self.wake: Lock | None = None
-        self.following: Lock | None = None
-        self.abandoned = False
+    entry: Entry
+    settle: bool
+    token: object = None
+    deliver: Deliver | None = None
+    reply: Reply | None = None
+    wake: Lock | None = None
+    following: Lock | None = None
+    abandoned: bool = False
 
 
 class _Queue:

@@ -46,13 +46,15 @@ class History:
             self.position = max(self.position, read[-1].position)
 
     def take(self, *found: Record) -> None:
-        """Take in what was learnt by appending, in order of position; reading goes on from where it was."""
-        if found and (self._first is None or found[0].position < self._first.position):
-            self._first = found[0]
-        put = self._records.setdefault
+        """Take in what was learnt by appending; reading goes on from where it was."""
+        put, first = self._records.setdefault, self._first
         for record in found:
             slot = record.slot
-            if put(slot, record) is record and not slot.endswith(_OF_ONE_ATTEMPT):
+            if put(slot, record) is not record:
+                continue
+            if first is None or record.position < first.position:
+                first = self._first = record
+            if not slot.endswith(_OF_ONE_ATTEMPT):
                 self._note(record)
 
     def _note(self, record: Record) -> None:

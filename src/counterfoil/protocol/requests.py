@@ -78,6 +78,7 @@ class Call(Request["Reply"]):
         attempt: the attempt for its context.
         timeout_s: seconds until it is abandoned; None: it runs to its end, whatever becomes of the caller.
         proof: the proof to check, as the first argument, where the handler is a `verify`; a tuple of one.
+        told: False: it is known to take no context.
     """
 
     handler: Callable[..., Any]
@@ -85,6 +86,7 @@ class Call(Request["Reply"]):
     attempt: int = 1
     timeout_s: float | None = None
     proof: tuple[Any, ...] = ()
+    told: bool = True
 
 
 class Transact(Request["Filled | Raised"]):

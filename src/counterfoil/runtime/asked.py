@@ -43,7 +43,7 @@ class Asked:
         """Call the handler; its answer comes later, also when that is at once."""
         request = self._request
         handler = request.handler
-        given = arguments(handler, request.proof, self._context)
+        given = arguments(handler, request.proof, self._context) if request.told else request.proof
         self._driver.session.retain(self)
         if is_async(handler):
             self._as_task(_called(handler, given))

@@ -175,13 +175,13 @@ class BlockingDriver:
         """Run a flow to its end in this thread."""
         answer: Any = None
         error: BaseException | None = None
-        watch, serve = self.watch, self._serve
+        watch, serve, send = self.watch, self._serve, flow.send
         # The life does not end under a flow: what it holds (a proof, perhaps) is still to be recorded.
         self.session.retain(flow)
         try:
             while True:
                 try:
-                    request = flow.send(answer) if error is None else flow.throw(error)
+                    request = send(answer) if error is None else flow.throw(error)
                 except StopIteration as done:
                     return done.value
                 answer, error = None, None
@@ -303,8 +303,8 @@ class BlockingDriver:
 def _reply(request: Call, context: Context, wait: Callable[[Any], Any]) -> Reply:
     """Call a handler in this thread; `wait` is given what must be awaited."""
     try:
-        handler = request.handler
-        value = handler(*arguments(handler, request.proof, context))
+        handler, given = request.handler, request.proof
+        value = handler(*arguments(handler, given, context)) if request.told else handler(*given)
         if type(value) not in PLAIN and inspect.isawaitable(value):
             value = wait(value)
         return Returned(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
@@ -119,7 +120,7 @@ class Run:
         found = steps.recorded(scope, name, call.inputs)
         if found is None:
             self._not_cancelled()
-            found = self._driver.shared(scope, "step", name, flow=lambda: steps.step(scope, call), request=call.inputs)
+            found = self._driver.shared(scope, "step", name, flow=partial(steps.step, scope, call), request=call.inputs)
         return coded.decode(found)
 
     @overload
@@ -232,13 +233,14 @@ class Run:
         outcome = effects.recorded(scope, name, call.request)
         if outcome is None:
             if self._cancelled:
-                self._not_cancelled(lambda: effects.recorded(scope, name, call.request) is not None)
+                self._not_cancelled(partial(effects.recorded, scope, name, call.request))
             try:
                 outcome = self._driver.shared(
                     scope,
                     "effect",
                     name,
-                    flow=lambda: effects.effect(scope, call),
+                    # No lambda: what one refers to costs more wherever it is used.
+                    flow=partial(effects.effect, scope, call),
                     request=call.request,
                     wait_s=call.wait_s,
                 )
@@ -323,8 +325,8 @@ class Run:
         found = transactions.recorded(scope, name, call.inputs)
         if found is None:
             transactable(self._session)
-            self._not_cancelled(lambda: transactions.recorded(scope, name, call.inputs) is not None)
-            flow = lambda: transactions.transaction(scope, call)  # noqa: E731
+            self._not_cancelled(partial(transactions.recorded, scope, name, call.inputs))
+            flow = partial(transactions.transaction, scope, call)
             found = self._driver.shared(scope, "transaction", name, flow=flow, request=call.inputs)
         return coded.decode(found)
 
@@ -338,7 +340,7 @@ class Run:
         scope.asks(slots.sleep(name))
         if park.slept(scope, name):
             return
-        self._not_cancelled(lambda: park.slept(scope, name))
+        self._not_cancelled(lambda: park.slept(scope, name) or None)
         self._driver.shared(scope, "sleep", name, flow=lambda: park.sleep(scope, name, seconds))
 
     def wait_for(self, event: str, id: str, *, timeout: float | None = None) -> Any:
@@ -353,7 +355,7 @@ class Run:
         scope = self._load()
         scope.asks(slots.wait(event, id))
         if park.delivered(scope, event, id) is None:
-            self._not_cancelled(lambda: park.delivered(scope, event, id) is not None)
+            self._not_cancelled(lambda: park.delivered(scope, event, id))
         return codec.decode(self._driver.run(scope, park.wait_for(scope, event, id, timeout_s=timeout_s)))
 
     def deliver(self, event: str, id: str, payload: Any = None) -> bool:
@@ -441,12 +443,12 @@ class Run:
         scope = self._load()
         return self._driver.run(scope, flow(scope))
 
-    def _not_cancelled(self, recorded_meanwhile: Callable[[], bool] | None = None) -> None:
+    def _not_cancelled(self, recorded_meanwhile: Callable[[], object] | None = None) -> None:
         if not self._cancelled:
             return
         if recorded_meanwhile is not None:
             self._driver.refresh(self._load())
-            if recorded_meanwhile():
+            if recorded_meanwhile() is not None:
                 return
         raise run_cancelled(self.id)
 

@@ -16,12 +16,7 @@ NO_OWNER: Final = 0
 
 _KIND_COUNT: Final = len(KINDS)
 _TOP: Final = 1 << 32
-_HALF: Final = 1 << 31
-
-
-def stored_check(check: int) -> int:
-    """Fold a checksum of 32 bits into the signed range, which SQLite stores in fewer bytes."""
-    return check - _TOP if check >= _HALF else check
+HALF: Final = 1 << 31
 
 
 def record(row: Row, epoch_of: Callable[[Any], str]) -> Record:

@@ -26,6 +26,7 @@ from counterfoil.ledgers.rows import outlives_pruning
 from counterfoil.ledgers.sqlite import rows, troubles
 from counterfoil.ledgers.sqlite.database import SETTLED
 from counterfoil.ledgers.sqlite.engines import CORRUPT, Connection, StoreError
+from counterfoil.ledgers.sqlite.rows import HALF
 from counterfoil.ledgers.sqlite.transactions import Transactions
 from counterfoil.ledgers.submissions import Submission
 from counterfoil.ports.ledger import Reply
@@ -246,13 +247,13 @@ class Writer:
     def _known(self, entry: Entry) -> tuple[Any, ...] | None:
         """Return the values of a row that nothing stands against, where that is seen without a look-up."""
         try:
-            run = self._runs.get((entry.namespace, entry.run))
-            owner = self._owners.get(entry.epoch)
-            code = _PLAIN.get((entry.kind, entry.phase))
-            if run is None or run[1] or owner is None or owner[1] != LIVE or code is None:
+            run, pruned = self._runs[entry.namespace, entry.run]
+            owner, state = self._owners[entry.epoch]
+            code = _PLAIN[entry.kind, entry.phase]
+            if pruned or state != LIVE or not math.isfinite(entry.at):
                 return None
-            return _row(entry, run[0], code=code, owner=owner[0]) if math.isfinite(entry.at) else None
-        except _OWN_FAULTS:
+            return _row(entry, run, code=code, owner=owner)
+        except (KeyError, *_OWN_FAULTS):
             return None
 
     def _admit(self, connection: Connection, entry: Entry, *, keeping: bool) -> Reply | tuple[Any, ...]:
@@ -388,7 +389,8 @@ class Writer:
 
 
 def _row(entry: Entry, run: int, *, code: int, owner: int) -> tuple[Any, ...]:
-    check = rows.stored_check(entry.check)
+    # Of 32 bits, in the signed range, which SQLite stores in fewer bytes.
+    check = (entry.check ^ HALF) - HALF
     return run, entry.slot, code, entry.body, owner, entry.append_id, entry.at, check, entry.format
 
 
