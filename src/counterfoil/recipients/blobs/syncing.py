@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +26,10 @@ def sync_data(descriptor: int) -> None:
 def begin_sync(descriptor: int, start: int, size: int) -> None:
     """Have the system begin to write bytes that were just written, where it can be told to; nothing is waited for."""
     if _begin is not None:
-        # Linux says so to the disk before it lets go of what is clean, which these bytes are not yet.
-        _begin(descriptor, start, size, os.POSIX_FADV_DONTNEED)
+        # It is advice: a file system that does not take it has not failed. Linux begins to write before it lets go of
+        # what is clean, which these bytes are not yet.
+        with suppress(OSError):
+            _begin(descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
 
 def make_folder(folder: Path) -> None:
