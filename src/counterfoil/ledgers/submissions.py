@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from typing import Any, Final
 
@@ -90,8 +91,7 @@ class Submissions:
         if not self._started:
             with self._lock:
                 if not self._started:
-                    queue, serve = self._queue, self._serve
-                    start_daemon("ledger-writer", lambda: _work(queue, serve))
+                    start_daemon("ledger-writer", partial(_work, self._queue, self._serve))
                     self._started = True
         self._queue.put((owner, submission))
 

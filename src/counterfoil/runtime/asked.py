@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
 from contextvars import Context as ContextVars
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from counterfoil import threads
@@ -48,7 +49,7 @@ class Asked:
         if is_async(handler):
             self._as_task(_called(handler, given))
         else:
-            threads.submit(lambda: self._in_thread(handler, given))
+            threads.submit(partial(self._in_thread, handler, given))
         if request.timeout_s is not None:
             self._driver.loop.call_later(request.timeout_s, self._overdue)
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context as ContextVars
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Final
 
 from counterfoil import threads
@@ -304,11 +305,11 @@ class LoopDriver:
         settle = entry is not None
         if entry is None:
             if not session.has_epoch(scope):
-                return self._from_thread(flight, request, lambda: self._append_now(flight, request))
+                return self._from_thread(flight, request, partial(self._append_now, flight, request))
             entry = session.entry(scope, request.draft, session.epoch_of(scope))
         session.check()
         if session.batching is None:
-            return self._from_thread(flight, request, lambda: self._append_now(flight, request))
+            return self._from_thread(flight, request, partial(self._append_now, flight, request))
         token = (flight, flight.serial, request, entry)
         session.batching.submit(entry, settle=settle, token=token, deliver=self._deliver)
         return _WAITING
