@@ -119,6 +119,8 @@ class WriteBehind:
         self._piece = bytearray()
         self._chunks = Chunks()
         self._reads = Trail(self._read_back)
+        # The one sync that is waited for: nobody before it can have been told its error instead.
+        self._syncs = Trail(lambda _: sync_data(descriptor))
 
     def wrote(self, data: memoryview) -> None:
         """Take note of bytes that were written; waits where too many are not digested or not read back."""
@@ -127,9 +129,11 @@ class WriteBehind:
             self._hand_over()
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that was written, in hexadecimal digits; no more may be written."""
+        """Return the SHA-256 of all that was written, in hexadecimal digits, and begin to sync; nothing follows."""
         if self._window.size > LITTLE_BYTES:
             self._hand_over()
+        if self._begun:
+            self._syncs.add([])
         self._digests.finish()
         self._last = self._window.take()
         self._digest(self._last)
@@ -144,8 +148,9 @@ class WriteBehind:
         Raises:
             OSError: the sync failed, or what was begun before it, or the file cannot be read.
         """
-        # The one sync that is waited for: nobody before it can have been told its error instead.
-        sync_data(self._descriptor)
+        if not self._begun:
+            sync_data(self._descriptor)
+        self._syncs.finish()
         try:
             self._reads.finish()
             self._read_back(self._last)
@@ -155,8 +160,8 @@ class WriteBehind:
 
     def stop(self) -> None:
         """Return when nothing is done to the file any more."""
-        self._digests.stop()
-        self._reads.stop()
+        for trail in (self._digests, self._reads, self._syncs):
+            trail.stop()
 
     def _hand_over(self) -> None:
         size, window = self._window.size, self._window.take()
