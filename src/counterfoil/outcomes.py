@@ -42,23 +42,32 @@ class Evidence:
 
     def __post_init__(self) -> None:
         _text(self.kind, "kind")
-        for text, what in ((self.phase, "phase"), (self.contract, "contract")):
-            if text is not None:
-                _text(text, what)
-        numbers: tuple[tuple[Any, str], ...] = ((self.bytes_offered, "bytes_offered"), (self.status, "status"))
-        for number, what in numbers:
-            if number is not None and (type(number) is not int or not 0 <= number < 2**63):
-                raise UsageError(f"evidence.{what} is an int of 0 or more, not {number!r}")
+        if self.phase is not None:
+            _text(self.phase, "phase")
+        if self.contract is not None:
+            _text(self.contract, "contract")
+        if self.bytes_offered is not None:
+            _number(self.bytes_offered, "bytes_offered")
+        if self.status is not None:
+            _number(self.status, "status")
         if not isinstance(self.promises, (tuple, list)):
             raise UsageError(f"evidence.promises is a tuple of slugs, not {type(self.promises).__name__}")
         for promise in self.promises:
             _text(promise, "promises")
-        object.__setattr__(self, "promises", tuple(self.promises))
+        if type(self.promises) is not tuple:
+            object.__setattr__(self, "promises", tuple(self.promises))
         if self.details is not None and not isinstance(self.details, dict):
             raise UsageError(f"evidence.details is a dict, not {type(self.details).__name__}")
 
 
+def _number(value: Any, what: str) -> None:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise UsageError(f"evidence.{what} is an int of 0 or more, not {value!r}")
+
+
 def _text(value: Any, what: str) -> None:
+    if type(value) is str and value and value.isascii():
+        return
     if not isinstance(value, str) or not value:
         raise UsageError(f"evidence.{what} is a slug (a str that is not empty), not {value!r}")
     try:

@@ -7,9 +7,12 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
+from counterfoil.alarms import Alarm
 from counterfoil.broker.budgets import Budget
-from counterfoil.broker.calls import Authority, Proposal
+from counterfoil.broker.calls import Authority, Call, Proposal
+from counterfoil.broker.desk import Desk
 from counterfoil.broker.grants import Grant
 from counterfoil.broker.perform import Admission, Attempted, Backoff, Ended, Intended, Performed, admit, attempts, work
 from counterfoil.broker.reports import Report
@@ -56,6 +59,8 @@ class AsyncBroker:
             changed=self._changed,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
+        # Whose callers wait, by the loops that they wait on.
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = WeakKeyDictionary()
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,6 +107,12 @@ class AsyncBroker:
     def _changed(self) -> None:
         if self._idle is not None:
             self._idle.ring()
+
+    def _waiting_here(self) -> _Waiting:
+        loop = asyncio.get_running_loop()
+        if (found := self._waiting.get(loop)) is None:
+            found = self._waiting[loop] = _Waiting()
+        return found
 
     def _spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -203,6 +214,29 @@ class AsyncActivation:
         return found
 
 
+class _Waiting:
+    """The calls whose callers wait on one loop, each until its deadline."""
+
+    def __init__(self) -> None:
+        self._calls: dict[Call, Desk] = {}
+        self._alarm = Alarm(self._look)
+
+    def begin(self, desk: Desk, call: Call) -> None:
+        """Close a call at its deadline, if its caller still waits then."""
+        self._calls[call] = desk
+        self._alarm.at(call.deadline)
+
+    def end(self, call: Call) -> None:
+        """Its caller waits no longer."""
+        self._calls.pop(call, None)
+
+    def _look(self, now: float) -> float | None:
+        """Close what is due; return when the next one is."""
+        for call in [call for call in self._calls if call.deadline <= now]:
+            self._calls.pop(call).close(call, "deadline")
+        return min((call.deadline for call in self._calls), default=None)
+
+
 class Done:
     """What has been done already; it may be awaited."""
 
@@ -225,6 +259,8 @@ class _Performing:
 
     async def outcome(self) -> Outcome[Any]:
         """Make the attempts that the policy allows."""
+        if self._terms.retry is None:
+            return (await self._attempt(1))[0]
         flow = attempts()
         answer: Any = None
         while True:
@@ -260,8 +296,8 @@ class _Performing:
             wake=self._bell.ring,
         )
         call, desk = made.call, self._shared.desk
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(max(0.0, call.deadline - desk.now()), desk.close, call, "deadline")
+        waiting = self._broker._waiting_here()
+        waiting.begin(desk, call)
         handed = False
         try:
             if (refused := await self._admitted(made)) is not None:
@@ -269,8 +305,10 @@ class _Performing:
                     await self._broker._abandon(made, refused.evidence.kind)
                 return refused, None
             handed = True
-            self._broker._spawn(self._work(made))
-            await self._bell.until(lambda: call.told)
+            # It lets go of itself: a callback would be one more turn of the loop for each operation.
+            self._broker._tasks.add(asyncio.get_running_loop().create_task(self._worked(made)))
+            while not call.told:
+                await self._bell.rung()
         except asyncio.CancelledError as cancelled:
             desk.close(call, "cancelled")
             cancelled.outcome = call.outcome  # type: ignore[attr-defined]
@@ -278,7 +316,7 @@ class _Performing:
         finally:
             if not handed:
                 desk.withdraw(call)
-            timer.cancel()
+            waiting.end(call)
             self._owed(made)
         if made.interrupt is not None:
             raise made.interrupt
@@ -298,7 +336,16 @@ class _Performing:
             except StopIteration as done:
                 return done.value
             assert isinstance(request, Admission)
-            await self._bell.until(lambda: made.call.permitted or made.call.outcome is not None)
+            while not made.call.permitted and made.call.outcome is None:
+                await self._bell.rung()
+
+    async def _worked(self, made: Effort) -> None:
+        try:
+            await self._work(made)
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            self._broker._tasks.discard(task)
 
     async def _work(self, made: Effort) -> None:
         """Do the work to its end, whatever becomes of the caller."""

@@ -118,6 +118,7 @@ class Brokerage:
         """Forget every call: at the beginning, and in a forked child, where the parent's go on without it."""
         self._lock = threading.Lock()
         self._retired = threading.Condition()
+        self._waiting = 0
         self.desk = Desk(
             self._concurrency,
             policy=self._policy,
@@ -130,15 +131,21 @@ class Brokerage:
         self._looked = False
 
     def _changed(self) -> None:
-        with self._retired:
-            self._retired.notify_all()
+        # Whoever waits says so before it looks: one of the two sees the other.
+        if self._waiting:
+            with self._retired:
+                self._retired.notify_all()
         if self._tell is not None:
             self._tell()
 
     def wait_idle(self, timeout_s: float) -> None:
         """Wait until nothing is owned, in this thread."""
         with self._retired:
-            self._retired.wait_for(lambda: self.idle, timeout_s)
+            self._waiting += 1
+            try:
+                self._retired.wait_for(lambda: self.idle, timeout_s)
+            finally:
+                self._waiting -= 1
 
     @property
     def audited(self) -> bool:

@@ -36,11 +36,15 @@ class Bell:
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
+    def rung(self) -> asyncio.Future[None]:
+        """Return what is over when it rings next; what is waited for is looked at before, in the same turn."""
+        self._future = self._loop.create_future()
+        return self._future
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds; whoever makes it hold rings after that."""
         while not holds():
-            self._future = self._loop.create_future()
-            await self._future
+            await self.rung()
 
 
 async def looped(work: Work) -> Any:
@@ -48,21 +52,21 @@ async def looped(work: Work) -> Any:
     operation = work.operation
     try:
         if (perform := getattr(operation, "perform_async", None)) is not None:
-            return await _stoppable(work, lambda: perform(work.context, work.permit))
+            return await _stoppable(work, perform(work.context, work.permit))
         if hasattr(operation, "perform"):
             return await _in_thread(work, work.blocking)
         if (run := getattr(operation, "run_async", None)) is not None:
             work.take_gate()
-            value = await _stoppable(work, lambda: run(work.context))
+            value = await _stoppable(work, run(work.context))
         else:
             value = await _in_thread(work, lambda: _taken(work))
             if inspect.isawaitable(value):
-                value = await _stoppable(work, lambda: value)
+                value = await _stoppable(work, value)
         if (check := work.checker(value)) is None:
             return work.acknowledged(value)
         verdict = await _in_thread(work, check)
         if inspect.isawaitable(verdict):
-            verdict = await _stoppable(work, lambda: verdict)
+            verdict = await _stoppable(work, verdict)
         return work.acknowledged(value, verdict=verdict)
     except BaseException as error:  # noqa: BLE001 - it is the flow's to judge
         return error
@@ -73,27 +77,33 @@ def _taken(work: Work) -> Any:
     return work.operation.run(work.context)
 
 
-async def _stoppable(work: Work, start: Callable[[], Any]) -> Any:
-    """Await the recipient's own coroutine in this task, which is cancelled when nobody waits any more."""
-    task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    working = [task]
+class _Stop:
+    """Cancels the task that awaits a recipient's own coroutine, from any thread, as long as it does."""
 
-    def cancel() -> None:
+    __slots__ = ("loop", "task")
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
         # Only while this very coroutine is awaited: what records its end is not to be cut.
-        for each in working:
-            if each is not None:
-                each.cancel()
+        self.task = asyncio.current_task()
 
-    def stop() -> None:
+    def __call__(self) -> None:
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(cancel)
+            self.loop.call_soon_threadsafe(self._cancel)
 
+    def _cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
+async def _stoppable(work: Work, awaitable: Any) -> Any:
+    """Await the recipient's own coroutine in this task, which is cancelled when nobody waits any more."""
+    stop = _Stop()
     work.desk.on_cancel(work.call, stop)
     try:
-        return await start()
+        return await awaitable
     finally:
-        working.clear()
+        stop.task = None
 
 
 async def _in_thread(work: Work, function: Callable[[], Any]) -> Any:

@@ -33,7 +33,8 @@ class Work:
         self._coder = asked.coder
         self.context = Context(call.key, call.number, call.deadline)
         self.permit = Permit(desk, call)
-        desk.on_cancel(call, self.context.cancel)
+        # Nobody else knows this call yet.
+        call.stops = [self.context.cancel]
 
     def blocking(self) -> Any:
         """Do it in this thread; returns an outcome, or what was raised."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 
+from counterfoil.alarms import Alarm
 from counterfoil.recipients.events.replies import Answer, Denied, End, Gone
 
 
@@ -17,14 +19,17 @@ class Flight:
         token: the last word of its reply subject.
         subject: where it went.
         end: how it ended, None as long as it has not.
+        until: when whoever waits waits no longer, on `time.monotonic()`.
     """
 
-    __slots__ = ("_waiter", "end", "subject", "token")
+    __slots__ = ("_alarm", "_waiter", "end", "subject", "token", "until")
 
-    def __init__(self, token: str, subject: str) -> None:
+    def __init__(self, token: str, subject: str, alarm: Alarm) -> None:
+        self._alarm = alarm
         self.token = token
         self.subject = subject
         self.end: End | None = None
+        self.until: float | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def finish(self, end: End) -> None:
@@ -41,13 +46,13 @@ class Flight:
     async def wait(self, timeout_s: float) -> End | None:
         """Wait until it has ended, or for so long; None: it has not."""
         if self.end is None and timeout_s > 0:
-            loop = asyncio.get_running_loop()
-            self._waiter = loop.create_future()
-            timer = loop.call_later(timeout_s, self.wake)
+            self._waiter = asyncio.get_running_loop().create_future()
+            self.until = time.monotonic() + timeout_s
+            self._alarm.at(self.until)
             try:
                 await self._waiter
             finally:
-                timer.cancel()
+                self.until = None
         return self.end
 
 
@@ -55,15 +60,28 @@ class Flights:
     """What is in flight on one connection."""
 
     def __init__(self) -> None:
+        self._alarm = Alarm(self._look)
         self._numbers: Iterator[int] = count(1)
         self._flights: dict[str, Flight] = {}
         self._denials: Counter[str] = Counter()
 
     def add(self, subject: str) -> Flight:
         """Take in a message that is about to be offered."""
-        flight = Flight(str(next(self._numbers)), subject)
+        flight = Flight(str(next(self._numbers)), subject, self._alarm)
         self._flights[flight.token] = flight
         return flight
+
+    def _look(self, now: float) -> float | None:
+        """Wake those whose time is over; return when the next one's is."""
+        following: float | None = None
+        for flight in list(self._flights.values()):
+            if flight.until is None:
+                continue
+            if flight.until <= now:
+                flight.wake()
+            elif following is None or flight.until < following:
+                following = flight.until
+        return following
 
     def __len__(self) -> int:
         return len(self._flights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,8 +94,8 @@ class Operation:
         permit.on_cancel(leaving.stop)
         return await self._published(context, permit, leaving)
 
-    async def _published(self, context: Any, permit: Permit, leaving: Leaving) -> Outcome[Any]:
-        return await self._events.broker.publish(self._message, key=context.key, permit=permit, leaving=leaving)
+    def _published(self, context: Any, permit: Permit, leaving: Leaving) -> Coroutine[Any, Any, Outcome[Any]]:
+        return self._events.broker.publish(self._message, key=context.key, permit=permit, leaving=leaving)
 
     def _leaving(self, context: Any, permit: Permit) -> Leaving:
         deadline = min(permit.deadline, time.monotonic() + self._events.timeout_s)
