@@ -233,7 +233,12 @@ class Loop:
         """Run a coroutine on it and wait for its result; where the waiting is interrupted, the coroutine goes on."""
         import asyncio
 
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        try:
+            running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:  # it is closed already
+            coroutine.close()
+            raise
+        return running.result()
 
     def soon(self, work: Callable[[], None]) -> None:
         """Call a function on it, from any thread; not at all if it has stopped."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from counterfoil import threads
-from counterfoil.errors import CounterfoilError
 from counterfoil.protocol.requests import Pause
 from counterfoil.runtime.blocking import POLL_FIRST_S, POLL_LAST_S, VIRTUAL_S
 
 if TYPE_CHECKING:
     from counterfoil.runtime.looped import Flight, LoopDriver
+
+Place = tuple[str, str]
 
 
 class Parking:
@@ -21,8 +23,11 @@ class Parking:
         self._session = driver.session
         self._loop = driver.loop
         self._parked: set[Flight] = set()
-        self._ticking = False
-        self._tick_s = POLL_FIRST_S
+        # Those that no look has been for yet, and how much of their run each had seen when it parked.
+        self._fresh: dict[Flight, int] = {}
+        self._looking = False
+        self._next: asyncio.TimerHandle | None = None
+        self._next_s = POLL_FIRST_S
         self._seen = -1
 
     def park(self, flight: Flight, request: Pause) -> None:
@@ -31,8 +36,9 @@ class Parking:
         self._arm(flight, flight.serial, request, end=self._session.clock.monotonic() + request.seconds)
         if request.changes:
             self._parked.add(flight)
-            self._tick_s = POLL_FIRST_S
-            self._tick()
+            self._fresh[flight] = flight.scope.history.position
+            self._next_s = POLL_FIRST_S
+            self._look()
 
     def leave(self, flight: Flight) -> None:
         """Take a flow out, without an answer."""
@@ -42,6 +48,7 @@ class Parking:
         flight.idle = False
         flight.answering = None
         self._parked.discard(flight)
+        self._fresh.pop(flight, None)
 
     def wake(self, run: str) -> None:
         """Answer the pauses of a run that may have new records."""
@@ -68,39 +75,49 @@ class Parking:
         self.leave(flight)
         self._driver.answer(flight, serial, request, answer=None)
 
-    def _tick(self) -> None:
+    def _look(self) -> None:
         """Ask the ledger which runs have changed, while somebody waits for that."""
-        if self._ticking or not self._parked or self._driver.closed:
+        if self._looking or not self._parked or self._driver.closed:
             return
-        self._ticking = True
+        self._looking = True
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
         notifier = self._session.notifier
         if notifier is None:
-            self._loop.call_later(POLL_LAST_S, self._ticked, None)
+            self._next = self._loop.call_later(POLL_LAST_S, self._looked, None, [])
             return
-        since = self._seen
+        since, fresh = self._seen, self._fresh
+        self._fresh = {}
 
         def ask() -> None:
+            moved: list[Flight] = []
             try:
                 found = notifier.changes(since)
-            except CounterfoilError:
+                for flight, position in fresh.items():
+                    # What came between the flow's last read and this look at the ledger.
+                    self._session.read(flight.scope)
+                    if flight.scope.history.position != position:
+                        moved.append(flight)
+            except Exception:  # noqa: BLE001 - whoever waits reads his run now, and is told there
                 found = None
-            self._driver.to_loop(self._ticked, found)
+            self._driver.to_loop(self._looked, found, moved)
 
         threads.submit(ask)
 
-    def _ticked(self, found: tuple[set[tuple[str, str]], int] | None) -> None:
-        self._ticking = False
-        if found is None or self._seen < 0:
-            # Nothing is known, or something may have come between a flow's last read and this first look.
+    def _looked(self, found: tuple[set[Place], int] | None, moved: list[Flight]) -> None:
+        self._looking = False
+        if found is None:
+            # Nothing is known.
             changed = {flight.scope.run for flight in self._parked}
         else:
             changed = {run for namespace, run in found[0] if namespace == self._session.namespace}
-        if found is not None:
+            changed.update(flight.scope.run for flight in moved)
             self._seen = found[1]
         for run in changed:
             self.wake(run)
         if self._parked:
-            self._loop.call_later(self._tick_s, self._tick)
-            self._tick_s = min(self._tick_s * 1.5, POLL_LAST_S)
+            self._next = self._loop.call_later(self._next_s, self._look)
+            self._next_s = min(self._next_s * 1.5, POLL_LAST_S)
         else:
             self._seen = -1

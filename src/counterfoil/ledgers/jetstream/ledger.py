@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -262,7 +263,12 @@ class JetStreamLedger:
 
     def _ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._usable()
-        return self._run(question())
+        try:
+            return self._run(question())
+        except (CancelledError, RuntimeError):
+            # Another thread has ended the loop meanwhile.
+            self._usable()
+            raise
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._loop.run(coroutine)
