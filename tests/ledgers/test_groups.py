@@ -134,3 +134,26 @@ def test_one_that_commits_for_others_and_fails_leaves_them_to_the_next(ledger):
         caller.join(BOUND_S)
         assert isinstance(caller.reply, Record)
     assert {"b", "c", "d"} <= set(slots_of(ledger))
+
+
+@pytest.mark.rule("L9")
+def test_one_that_comes_when_those_before_it_have_just_gone_commits_for_itself(ledger, monkeypatch):
+    came, go_on = threading.Event(), threading.Event()
+
+    def held_up():
+        if threading.current_thread().name == "b":
+            came.set()
+            assert go_on.wait(BOUND_S)
+        return threading.Lock()
+
+    monkeypatch.setattr(groups, "Lock", held_up)
+    ledger.append(entry("first"))
+    with ledger._database.write_lock:
+        (a,) = behind_the_lock(ledger, "a")
+        b = Caller(ledger, "b")
+        assert came.wait(BOUND_S)
+    a.join(BOUND_S)
+    assert isinstance(a.reply, Record)
+    go_on.set()
+    b.join(BOUND_S)
+    assert isinstance(b.reply, Record)

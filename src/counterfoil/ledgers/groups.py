@@ -88,7 +88,8 @@ class Group:
 
     def _wait(self, item: Submission) -> None:
         if item.wake is not None:
-            item.wake.acquire(timeout=_RECHECK_S)
+            if not self._is_first(item):  # those before it may have gone before it came
+                item.wake.acquire(timeout=_RECHECK_S)
             if item.reply is None:
                 item.wake = None  # it commits for those behind it
             return
@@ -99,6 +100,12 @@ class Group:
                     answered = self._lead([])
         finally:
             self._hand_on(answered)
+
+    def _is_first(self, item: Submission) -> bool:
+        try:
+            return self._queue[0] is item
+        except IndexError:
+            return False
 
     def _lead(self, batch: list[Submission]) -> Lock | None:
         """Commit a batch and what is queued; return what wakes the first of those that wait for their answers."""
