@@ -54,7 +54,7 @@ def test_every_request_of_an_effect_can_be_the_last_of_a_life(arena: Arena) -> N
 
 @pytest.mark.rule("E17", "E20")
 def test_a_full_disk_sends_nothing_and_loses_no_proof(arena: Arena) -> None:
-    full.campaign(arena)
+    full.campaign(arena, halved=True)
     sound(arena)
 
 

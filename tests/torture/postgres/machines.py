@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any, Final
 
 from counterfoil import Accepted, EffectUnresolved, Runtime
+from tests.servers.postgres import Cluster
 from tests.torture.arena import Arena
 from tests.torture.bodies import finding, making
 from tests.torture.postgres.place import PostgresSite, cluster_of, postgres_site
@@ -97,27 +98,32 @@ def machine(connection: Connection, place: PostgresSite, name: str, clock_s: flo
 def campaign(arena: Arena, *, contested: int | None = None) -> None:
     """Contest effects from two machines with clocks ten minutes apart, then from two that are ten years apart."""
     contested = contested or (CONTESTED if arena.seconds >= 10 else 50)
-    for apart_s in (600.0, _TEN_YEARS_S):
-        with cluster_of(arena, durable=False) as cluster, Crew() as crew:
-            place = postgres_site(arena, crew, cluster)
-            workers = [
-                crew.start(machine, place, name, clock_s, range(contested))
-                for name, clock_s in (("left", -apart_s / 2), ("right", apart_s / 2))
-            ]
-            ready = [worker.receive(PATIENCE_S) for worker in workers]
-            if None in ready or ready[0][0] != "ready" or ready[1][0] != "ready":
-                arena.problem(f"the machines did not start: {ready}")
-                return
-            assert ready[0][1] != ready[1][1]
-            assert abs(ready[1][2] - ready[0][2] - apart_s) < PATIENCE_S
-            for worker in workers:
-                worker.send("go")
-            said = [worker.receive(PATIENCE_S) for worker in workers]
-            _compare(arena, place, said, contested=contested)
-            arena.say(
-                f"PostgreSQL {cluster.major}: {contested} effects contested by {ready[0][1]} and {ready[1][1]}, whose "
-                f"clocks are {apart_s:g} s apart: {arena.counts.sends} sends so far"
-            )
+    with cluster_of(arena, durable=False) as cluster:
+        for apart_s in (600.0, _TEN_YEARS_S):
+            _contest(arena, cluster, apart_s, contested=contested)
+
+
+def _contest(arena: Arena, cluster: Cluster, apart_s: float, *, contested: int) -> None:
+    with Crew() as crew:
+        place = postgres_site(arena, crew, cluster)
+        workers = [
+            crew.start(machine, place, name, clock_s, range(contested))
+            for name, clock_s in (("left", -apart_s / 2), ("right", apart_s / 2))
+        ]
+        ready = [worker.receive(PATIENCE_S) for worker in workers]
+        if None in ready or ready[0][0] != "ready" or ready[1][0] != "ready":
+            arena.problem(f"the machines did not start: {ready}")
+            return
+        assert ready[0][1] != ready[1][1]
+        assert abs(ready[1][2] - ready[0][2] - apart_s) < PATIENCE_S
+        for worker in workers:
+            worker.send("go")
+        said = [worker.receive(PATIENCE_S) for worker in workers]
+        _compare(arena, place, said, contested=contested)
+        arena.say(
+            f"PostgreSQL {cluster.major}: {contested} effects contested by {ready[0][1]} and {ready[1][1]}, whose "
+            f"clocks are {apart_s:g} s apart: {arena.counts.sends} sends so far"
+        )
 
 
 def _compare(arena: Arena, place: PostgresSite, said: list[Any], *, contested: int) -> None:
