@@ -162,6 +162,8 @@ class WriteBehind:
         """Return when nothing is done to the file any more."""
         for trail in (self._digests, self._reads, self._syncs):
             trail.stop()
+        # This and its trails hold each other, so they live on until somebody collects them.
+        self._piece, self._last = bytearray(), []
 
     def _hand_over(self) -> None:
         size, window = self._window.size, self._window.take()

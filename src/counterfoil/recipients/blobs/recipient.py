@@ -22,7 +22,7 @@ from counterfoil.recipients.blobs.urls import folder_of
 from counterfoil.recipients.secret import Secret
 
 # An upload holds three of them, and stays below 64 MiB with all that a process is.
-PART_BYTES: Final = 6 << 20
+PART_BYTES: Final = 5 << 20
 CLEAN_LIMIT: Final = 1000
 CLEAN_WITHIN_S: Final = 30.0
 
