@@ -15,7 +15,7 @@ from typing import Any
 
 import apsw
 
-from benchmarks import endurance, footprint, jetstream, ours, outbox, peers, plots, postgres, raw, replay
+from benchmarks import blobs, endurance, footprint, jetstream, ours, outbox, peers, plots, postgres, raw, replay
 from benchmarks.measure import Contender
 from benchmarks.tables import compared, show
 
@@ -106,7 +106,7 @@ def callers(count: int, *more: Contender, aim: float | None = None) -> Any:
 
 
 def parts(grown: int) -> dict[str, Callable[..., dict[str, Any]]]:
-    return {**PARTS, **postgres.parts(grown), **outbox.parts(grown), **jetstream.parts()}
+    return {**PARTS, **postgres.parts(grown), **outbox.parts(grown), **jetstream.parts(), **blobs.parts()}
 
 
 PARTS: dict[str, Callable[..., dict[str, Any]]] = {
