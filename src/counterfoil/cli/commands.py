@@ -16,6 +16,7 @@ from counterfoil.cli.auditing import audit_client
 from counterfoil.cli.blobs import blobs
 from counterfoil.cli.demo.command import demo
 from counterfoil.cli.dispatch import dispatch
+from counterfoil.cli.eventing import events
 from counterfoil.cli.groups import Group
 from counterfoil.cli.outboxing import outbox
 from counterfoil.cli.output import say
@@ -132,6 +133,7 @@ for _command in (
     outbox,
     dispatch,
     blobs,
+    events,
     acting.prune,
     acting.accept_restore,
     acting.migrate,

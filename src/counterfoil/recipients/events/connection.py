@@ -227,6 +227,11 @@ class Connection:
             raise RecipientError("the answer to the look-up is no JSON object", code="look-up-unreadable")
         return said
 
+    @property
+    def version(self) -> str:
+        """The server's version."""
+        return str(self._client._server_info.get("version", "unknown"))  # noqa: SLF001 - it is not handed out otherwise
+
     async def check(self, stream: str, deadline: float) -> StreamFacts:
         """Read the stream's configuration, once for this connection.
 

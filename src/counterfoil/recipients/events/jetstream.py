@@ -13,6 +13,7 @@ from counterfoil.outcomes import Accepted, Outcome
 from counterfoil.ports.recipient import Permit
 from counterfoil.recipients.events import replies
 from counterfoil.recipients.events.connection import Connection, open_connection
+from counterfoil.recipients.events.diagnosis import Finding, diagnose
 from counterfoil.recipients.events.facts import Facts, Unsent
 from counterfoil.recipients.events.flights import Flight
 from counterfoil.recipients.events.leaving import Leaving
@@ -138,6 +139,20 @@ class JetStream:
         except Unsent as unsent:
             raise RecipientError(f"the look-up was not asked: {unsent.kind}", code="look-up-unanswered") from None
         return await LookUp(connection, self._stream, deadline).find(message, key)
+
+    async def diagnose(self, *, deadline: float) -> list[Finding]:
+        """Ask for the stream's configuration, and say what its promises rest on.
+
+        Raises:
+            RecipientError: it could not be asked.
+        """
+        try:
+            connection = await self._lines.get(deadline)
+        except Unsent as unsent:
+            details = "".join(f", {name}: {said}" for name, said in unsent.details.items())
+            raise RecipientError(f"there is no connection: {unsent.kind}{details}", code="no-connection") from None
+        said = await connection.ask(f"$JS.API.STREAM.INFO.{self._stream}", b"", deadline)
+        return diagnose(said, version=connection.version)
 
 
 async def _end(connection: Connection, flight: Flight, leaving: Leaving) -> End:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import ssl
+import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
+from counterfoil import threads
 from counterfoil.errors import UsageError
 from counterfoil.outcomes import Accepted, Outcome
 from counterfoil.ports.recipient import Permit
@@ -148,6 +150,24 @@ class Events:
             if isinstance(error, UsageError):
                 raise
             raise UsageError(f"this is no serialised operation: {type(error).__name__}", code="bad-operation") from None
+
+    def diagnose(self) -> list[tuple[str, str, str, str]]:
+        """Look at the stream now, and say what its promises rest on; nothing is published. Blocking.
+
+        Returns:
+            Findings: level (`ok`, `warning`, `error`), subject, what was found and means, and how to mend it. How often
+            the servers sync is not among them: it is not to be learnt over this protocol.
+
+        Raises:
+            UsageError: the broker is not NATS.
+            RecipientError: it could not be asked.
+        """
+        look = getattr(self.broker, "diagnose", None)
+        if look is None:
+            raise UsageError("only streams of NATS can be looked at", code="not-nats")
+        found: list[tuple[str, str, str, str]]
+        found = threads.Running(look(deadline=time.monotonic() + self.timeout_s)).result()
+        return found
 
     def close(self) -> None:
         """Cut the connections; what is in flight ends as uncertain. Another event makes new ones."""
