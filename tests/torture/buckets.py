@@ -85,11 +85,11 @@ def campaign(
 @contextmanager
 def _place(arena: Arena, name: str) -> Iterator[tuple[Place, Meddler]]:
     """Start a server, with somebody in front of it who knows what is on its way, and make a bucket."""
-    running, folder = server_folder("s3"), arena.folder / f"bucket-{name}"
+    running, folder, server = server_folder("s3"), arena.folder / f"bucket-{name}", None
     folder.mkdir()
     (folder / "secret").write_text(SECRET, "utf-8")
-    server = SERVERS[name](running)
     try:
+        server = SERVERS[name](running)
         with Meddler(Endpoint(name, server, server.port, server.access)) as between:
             # Not every request for ever: their bodies are in it.
             between.seen = cast("list[Any]", deque(maxlen=16))
@@ -100,7 +100,8 @@ def _place(arena: Arena, name: str) -> Iterator[tuple[Place, Meddler]]:
             assert bucket.capabilities == KNOWN[name]
             yield place, between
     finally:
-        server.close()
+        if server is not None:
+            server.close()
         shutil.rmtree(running, ignore_errors=True)
 
 

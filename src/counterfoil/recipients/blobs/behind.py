@@ -68,6 +68,7 @@ class Trail:
         """Return when nothing is done any more."""
         self._stopped = True
         self._idle()
+        self._windows.clear()
 
     @property
     def _over(self) -> bool:
