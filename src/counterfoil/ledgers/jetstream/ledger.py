@@ -153,8 +153,7 @@ class JetStreamLedger:
         Raises:
             LedgerReadOnly: a person must accept the ledger first.
         """
-        self._usable()
-        if (fault := self._restores.fault()) is not None:
+        if self.restored() is not None and (fault := self._restores.fault()) is not None:
             raise fault
         return self._ask(lambda: self._lives.register(label))
 

@@ -134,8 +134,13 @@ class Lives:
         found = await self._state(epoch, time.monotonic() + self._timeout_s)
         if found is not None and found[1].state == LIVE:
             return True
-        self._own.pop(epoch, None)
+        self._over(epoch, known=found is not None)
         return False
+
+    def _over(self, epoch: str, *, known: bool) -> None:
+        """Note that the stream has retired an own life, or does not know it any more."""
+        if self._own.pop(epoch, None) is not None and not known:
+            self._store.forgot(epoch)
 
     async def owners(self) -> list[OwnerRow]:
         """Return the lives that are not known to be over, oldest first.
@@ -222,7 +227,7 @@ class Lives:
                 # An earlier beat whose answer was lost, or somebody has retired this life.
                 found = await self._state(epoch, deadline)
                 if found is None or found[1].state == RETIRED:
-                    self._own.pop(epoch, None)
+                    self._over(epoch, known=found is not None)
                     return
                 life.sequence = found[0]
             if life.beats % _SWEEP == _SWEEP - 1:

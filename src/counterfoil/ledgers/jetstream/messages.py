@@ -16,6 +16,8 @@ from counterfoil.protocol.records import FORMAT, Entry, Record
 
 LIVE: Final = "live"
 RETIRED: Final = "retired"
+# In place of a time of creation, in the generation of a stream that had lost its first one.
+PURGED: Final = "purged"
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

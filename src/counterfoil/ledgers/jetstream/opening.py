@@ -97,7 +97,9 @@ async def prepare(store: Store, *, replicas: int | None, create: bool, timeout_s
             hint="give the ledger a stream of its own: name one that is not there, and it is made",
             code="ledger-lossy",
         )
-    first = Generation(generation=1, created=answer["created"])
+    # The first message of a ledger is its generation. Where it is not there and others were, they were purged with it.
+    created = messages.PURGED if answer["state"]["last_seq"] else answer["created"]
+    first = Generation(generation=1, created=created)
     put = Put(subject=store.subjects.generation, data=messages.encode(first), expected=0)
     await store.put(put, deadline=deadline)
     store.seen = max(store.seen, await store.last(store.subjects.all, deadline=deadline))

@@ -1,7 +1,8 @@
 """A ledger that went back in time, and a person's acceptance of it.
 
 What can be seen: the stream has another time of creation than the one that is written in it (it was restored or
-copied), or it gave out a position a second time while this process looked on.
+copied), or than the one that this process knows (it was deleted and made again); it has had messages and lacks the
+first one (it was purged); it gave out a position a second time, or does not know a life of this process any more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from counterfoil.errors import LedgerReadOnly
 from counterfoil.ledgers.jetstream import troubles
 from counterfoil.ledgers.jetstream.lives import Lives
-from counterfoil.ledgers.jetstream.messages import Generation, encode, generation_of
+from counterfoil.ledgers.jetstream.messages import PURGED, Generation, encode, generation_of
 from counterfoil.ledgers.jetstream.store import Put, Store
 from counterfoil.ledgers.jetstream.writer import Writer
 from counterfoil.protocol import slots
@@ -48,11 +49,17 @@ class Restores:
         deadline = time.monotonic() + self._timeout_s
         sequence, generation = await self._generation(deadline)
         created = await self._created(deadline)
-        self._moved = None
-        if created != generation.created:
+        store, self._moved = self._store, None
+        if generation.created == PURGED:
+            self._moved = "its stream was purged"
+        elif created != generation.created:
             self._moved = f"its stream was made at {created}, and this ledger's at {generation.created}"
         elif sequence == 0:
             self._moved = "its stream is empty"
+        elif store.created not in ("", created) and generation.accepted <= store.accepted:
+            self._moved = f"its stream was made again at {created}; this process knows one that was at {store.created}"
+        else:
+            store.created, store.accepted = created, generation.accepted
         return self._moved or self._store.went_back
 
     async def accepted_generation(self) -> int:
@@ -78,6 +85,7 @@ class Restores:
         if (await self._store.put(put, deadline=deadline)).taken:
             raise troubles.unavailable("somebody else accepted it at the same time")
         self._moved = self._store.went_back = None
+        self._store.created, self._store.accepted = new.created, number
         said = msgspec.json.encode({"by": by, "generation": number, "reason": reason}, order="sorted")
         draft = Draft(slot=slots.accepted_restore(number), kind=LEDGER, phase=_PHASE, body=said)
         place = (slots.SYSTEM_NAMESPACE, slots.SYSTEM_RUN)

@@ -120,6 +120,9 @@ class Store:
         self.seen = 0
         # Why this cannot be the stream that it was, or None.
         self.went_back: str | None = None
+        # Which stream this process knows: when it was made, and the acceptance that made it good.
+        self.created = ""
+        self.accepted = 0
         # What needs no look, as long as nobody else publishes.
         self.stretch = Stretch()
         self._first = self._head("0", None)
@@ -128,6 +131,10 @@ class Store:
         self._link: Link | None = None
         self._connecting = asyncio.Lock()
         self.server: dict[str, Any] = {}
+
+    def forgot(self, epoch: str) -> None:
+        """Note that the stream does not know a life that it has acknowledged."""
+        self.went_back = self.went_back or f"it does not know owner {epoch} any more: it was made again, or purged"
 
     def head(self, what: Put) -> bytes:
         """Return the headers of a message."""

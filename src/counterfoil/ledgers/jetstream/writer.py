@@ -264,7 +264,21 @@ class Writer:
             if slots_too or not work.answer.sequence:
                 subjects.append(work.subject)
         floor = max((self._store.seen, *(work.answer.sequence for work in works)))
-        return await self._store.snapshot(subjects, floor=floor, deadline=deadline), floor
+        view = await self._store.snapshot(subjects, floor=floor, deadline=deadline)
+        self._check_known(works, view)
+        return view, floor
+
+    def _check_known(self, works: list[_Append], view: dict[str, Message]) -> None:
+        """Check that the stream knows our lives: otherwise it is another one, and what was sent is not in it.
+
+        Raises:
+            LedgerReadOnly: it does not.
+        """
+        for epoch in {work.entry.epoch for work in works if work.entry.decision and work.entry.epoch}:
+            if self._own(epoch) and self._subjects.owner(epoch) not in view:
+                self._store.forgot(epoch)
+        if (fault := self._fault()) is not None:
+            raise fault
 
     async def _void(self, message: Message, view: dict[str, Message], deadline: float) -> bool:
         """Return whether a slot's last message is void."""
