@@ -281,7 +281,8 @@ def test_a_handler_that_never_returns_is_of_unknown_end_and_blocks_nobody(lone: 
         assert lone.receipt("stuck").state == "dispatching"
         # Its time is over now.
         engine: Any = dispatcher._engine
-        engine._overdue[:] = [(0.0, *one[1:]) for one in engine._overdue]
+        heap = engine._deadlines._heap
+        heap[:] = [(0.0, *one[1:]) for one in heap]
         receipt = lone.outbox.wait("stuck", timeout_s=PATIENCE_S)
         assert (receipt.state, receipt.reason) == ("uncertain", "run-overran")
         dispatcher.stop()

@@ -15,6 +15,7 @@ import pytest
 from counterfoil import LedgerUnavailable, Outbox, Runtime
 from counterfoil.ledgers.postgres import outbox as postgres_outbox
 from counterfoil.ledgers.postgres import outbox_staging, outbox_turn
+from counterfoil.runtime import dispatching
 from tests.ledgers.postgres_support import Doing, through, until
 from tests.outbox.lives import Life
 from tests.outbox.shop import ACT, BEAT_S, PostgresShop
@@ -489,3 +490,52 @@ def test_under_a_held_snapshot_nothing_is_looked_through_again_and_again(server:
     # Whoever holds its lane's row leaves nothing dead in it, and one row is left of the head.
     assert counted(server, "lane") == counted(server, "lane_head") == 1
     assert counted(server, "lane WHERE ctid <> '(0,1)'::tid") == 0
+
+
+@pytest.mark.rule("X3", "X4", "X15")
+@pytest.mark.parametrize("how", ["stopped", "paused", "crashed", "away"])
+def test_what_is_claimed_in_advance_is_sent_once_whatever_becomes_of_its_dispatcher(
+    server: PostgresShop, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    # However slow this machine is, its handlers count as quick.
+    monkeypatch.setattr(dispatching, "QUICK_S", 3600.0)
+    with server.transaction() as connection:
+        wanted = [(server.operation(f"o{number}"), f"o{number}") for number in range(60)]
+        server.outbox.stage_many(connection, wanted)
+    life = Life(server, "mail", concurrency=10, batch=10)
+    for _ in range(20):
+        life.call()
+        life.jobs += life.engine.turn()[0]
+        if life.engine._fresh:
+            break
+    ahead = {claim.effect_id for claim in life.engine._fresh}
+    assert ahead
+    life.call()
+    assert not ahead & {key for key, _ in server.box.log}
+    if how == "crashed":
+        life.crash()
+    else:
+        if how == "paused":
+            server.outbox.pause(reason="r", by="me")
+            life.engine._sweep_at = 0.0
+        life.engine.stopping = how == "stopped"
+        if how == "away":
+            monkeypatch.setattr(life.engine._opened.store, "exchange", _away_once(life.engine._opened.store.exchange))
+        life.settle()
+    if how == "paused":
+        server.outbox.resume(reason="r", by="me")
+    assert (len(server.box.log) < 60) is (how != "away")
+    server.dispatch()
+    assert (len(server.box.log), server.box.twice()) == (60, [])
+
+
+def _away_once(real: Any) -> Any:
+    left = [1]
+
+    def exchange(*given: Any, **more: Any) -> Any:
+        if left:
+            left.clear()
+            raise LedgerUnavailable("the server is away", effect_ran="no")
+        return real(*given, **more)
+
+    return exchange

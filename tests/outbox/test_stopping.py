@@ -171,12 +171,12 @@ async def test_a_commit_is_not_cut_by_a_cancellation(lone: Shop, slow: Slow) -> 
         real, inside = engine._opened.store.exchange, asyncio.Event()
         loop, left, cut = asyncio.get_running_loop(), [1], threading.Event()
 
-        def slowly(epoch: str, work: Any) -> Any:
+        def slowly(epoch: str, work: Any, **more: Any) -> Any:
             if left:
                 left.clear()
                 loop.call_soon_threadsafe(inside.set)
                 assert cut.wait(PATIENCE_S)
-            return real(epoch, work)
+            return real(epoch, work, **more)
 
         engine._opened.store.exchange = slowly
         task = asyncio.create_task(dispatcher.run_until_idle(timeout_s=PATIENCE_S))

@@ -11,7 +11,7 @@ from counterfoil import Evidence, Rejected
 from counterfoil.outbox.requests import Chance
 from counterfoil.outbox.retry import delay_s
 from counterfoil.outbox.terms import Terms
-from counterfoil.runtime import dispatching
+from counterfoil.runtime import deadlines
 from counterfoil.runtime.dispatching import LOOKS_MAX
 from tests.outbox.lives import Life
 from tests.outbox.shop import PostgresShop, Shop, quick
@@ -127,7 +127,7 @@ def test_few_are_asked_about_at_once_and_sending_goes_on_meanwhile(lone: Shop) -
 
 @pytest.mark.rule("X13", "X6")
 def test_the_deadlines_of_those_behind_a_slow_one_are_not_kept(lone: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatching, "SPARE", 10)
+    monkeypatch.setattr(deadlines, "SPARE", 10)
     with lone.transaction() as connection:
         keys = ["slow", *(f"o{number}" for number in range(200))]
         lone.outbox.stage_many(connection, [(lone.operation(key), key) for key in keys])
@@ -139,5 +139,5 @@ def test_the_deadlines_of_those_behind_a_slow_one_are_not_kept(lone: Shop, monke
             slow = life.jobs.pop(0)
         life.call()
         life.turn()
-        assert len(life.engine._overdue) <= 2 * 10 + 10 + 2 * 10
+        assert len(life.engine._deadlines._heap) <= 2 * 10 + 10 + 2 * 10
     assert life.engine.running == 1 + len(life.jobs)

@@ -299,8 +299,18 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def nothing() -> None:
+    """Do nothing while a store works."""
+
+
 class OutboxStore(Protocol):
-    """What staging and dispatching need."""
+    """What staging and dispatching need.
+
+    Attributes:
+        elsewhere: another process works while `exchange` waits for it.
+    """
+
+    elsewhere: bool
 
     def staging(self, intents: Sequence[NewIntent], *, now: float | None = None) -> Staging:
         """Write intents, as statements that the caller's own connection runs: True for each that is new.
@@ -318,8 +328,14 @@ class OutboxStore(Protocol):
         """Note that a life has nothing in hand any more and takes nothing."""
         ...
 
-    def exchange(self, epoch: str, wanted: Wanted) -> Given:
+    def exchange(self, epoch: str, wanted: Wanted, *, meanwhile: Callable[[], None] = nothing) -> Given:
         """Answer what a life's flows ask in one transaction, durable on return.
+
+        Args:
+            epoch: of the life.
+            wanted: what its flows ask.
+            meanwhile: called in this thread, once or more often, while the answer is waited for, where another process
+                gives it; it raises nothing and asks nothing of the store.
 
         Raises:
             CommitUnknown: the store did not say how the commit ended.

@@ -92,13 +92,13 @@ class AsyncDispatcher(Shell):
         self._event.clear()
         jobs, idle_s = await blocking(engine.turn)
         self._start(jobs)
+        # What handlers do at once they have done by then.
+        await asyncio.sleep(0)
         if end is not None:
             idle_s = min(idle_s, max(0.0, end - time.monotonic()))
-        if idle_s > 0:
+        if idle_s > 0 and not self._event.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._event.wait(), idle_s)
-        else:
-            await asyncio.sleep(0)
 
     async def _drain(self, engine: Engine) -> None:
         stopping, engine.stopping = engine.stopping, True

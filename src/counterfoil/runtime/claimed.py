@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from counterfoil.outbox.dispatch import send
@@ -10,7 +10,7 @@ from counterfoil.outbox.endings import NEEDS_OPERATOR, parked
 from counterfoil.outbox.reconcile import look
 from counterfoil.outbox.requests import Finish
 from counterfoil.outbox.terms import Terms
-from counterfoil.ports.outbox_store import Claim
+from counterfoil.ports.outbox_store import Claim, Wanted
 from counterfoil.protocol.requests import Request
 from counterfoil.protocol.standings import SEND
 from counterfoil.runtime.jobs import Job
@@ -39,6 +39,35 @@ class Work:
         self.job: Job | None = None
         # What is traced of it, where anything is.
         self.span: Any = None
+
+
+class Asked:
+    """What one round asks of the store, and who waits for the answers.
+
+    Args:
+        wanted: what is asked.
+        finishing: who waits for its end to be recorded.
+        expiring: who waits for its send-right to be filled, so that nothing is sent.
+        rights: who waits for its send-right.
+        refused: who is told, when that is answered, that it has none.
+    """
+
+    __slots__ = ("expiring", "finishing", "refused", "rights", "wanted")
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        *,
+        finishing: Sequence[Work],
+        expiring: Sequence[Work],
+        rights: Sequence[Work],
+        refused: Sequence[Work],
+    ) -> None:
+        self.wanted = wanted
+        self.finishing = finishing
+        self.expiring = expiring
+        self.rights = rights
+        self.refused = refused
 
 
 async def unfit(claim: Claim) -> None:

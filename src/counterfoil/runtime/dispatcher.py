@@ -118,7 +118,7 @@ class Dispatcher(Shell):
         url_or_runtime: the ledger's URL, or an open runtime.
         recipients: the recipients whose operations it dispatches.
         batch: claims in hand at most, where that is more than `concurrency`; while handlers are quick, as many more as
-            end at once.
+            end at once, twice on a server.
         concurrency: handlers at once, at most; each blocking one has a thread.
         poll_s: seconds between two looks, at most, while idle.
         timeout_s: seconds after which a send counts as of unknown end.

@@ -8,8 +8,6 @@ returns the handlers to start.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import os
 import random
 import time
@@ -34,13 +32,14 @@ from counterfoil.outbox.requests import (
     Verify,
 )
 from counterfoil.outbox.terms import Terms
-from counterfoil.ports.outbox_store import Claim, LateFact, Sweep, Wanted
+from counterfoil.ports.outbox_store import Claim, Given, LateFact, Sweep, Wanted
 from counterfoil.protocol import codec
 from counterfoil.protocol.requests import Overran, Request
 from counterfoil.protocol.standings import LOOK, SEND
 from counterfoil.runtime import telemetry
-from counterfoil.runtime.claimed import Work, unfit
+from counterfoil.runtime.claimed import Asked, Work, unfit
 from counterfoil.runtime.coding import PROOF, coder
+from counterfoil.runtime.deadlines import Deadlines
 from counterfoil.runtime.desks import Opened
 from counterfoil.runtime.handlers import Context
 from counterfoil.runtime.jobs import Job, Replied, boot_s
@@ -53,8 +52,6 @@ SWEEP_S: Final = 1.0
 WATCH_S: Final = 0.02
 # Handlers that end so soon are worth having the next ones claimed before.
 QUICK_S: Final = 0.05
-# Deadlines of handlers that have ended which may be kept.
-SPARE: Final = 500
 _TROUBLE_FIRST_S: Final = 0.05
 _TROUBLE_LAST_S: Final = 1.0
 
@@ -67,7 +64,8 @@ class Engine:
         registry: the recipients.
         terms: the bounds that hold where no contract says otherwise.
         label: what people call this dispatcher.
-        batch: claims in hand at most, if that is more than `concurrency`, beside those claimed in advance.
+        batch: claims in hand at most, if that is more than `concurrency`, beside those claimed in advance: as many as
+            end at once where handlers are quick, and as many again where another process is the store.
         concurrency: handlers that run at once at most.
         poll_s: how long it looks away while idle, in seconds.
         wake: called, from any thread, when somebody nudges. Whoever calls handlers says by itself when they have ended.
@@ -101,10 +99,11 @@ class Engine:
         self._finishing: list[Work] = []
         self._notes: list[LateFact] = []
         self._starting: list[Job] = []
+        # Claimed in advance, and looked at while the store works on the next round.
+        self._fresh: deque[Claim] = deque()
         # Handlers that run, abandoned ones too: they hold their place until they have really ended.
         self._running: dict[Job, str] = {}
-        self._overdue: list[tuple[float, int, Work, Job]] = []
-        self._serial = itertools.count()
+        self._deadlines = Deadlines(self._running)
         self._looking = True
         self._swept: Sweep = Sweep()
         self._sweep_at = 0.0
@@ -112,7 +111,6 @@ class Engine:
         self._exchanged = 0.0
         self._pause_until = 0.0
         self._pause_s = _TROUBLE_FIRST_S
-        self._counted = False
         self._learnt: dict[tuple[Any, ...], Terms] = {}
         self._watcher = telemetry.Watcher()
         store = opened.store
@@ -120,7 +118,7 @@ class Engine:
             Clock: lambda _work, _request: store.now(),
             Chance: lambda _work, _request: random.random(),  # noqa: S311 - jitter, no secret
             Encode: self._encoded,
-            Note: self._noted,
+            Note: lambda _work, request: self._notes.append(request.fact),
         }
         self._later: dict[type[Request[Any]], Callable[[Work], None]] = {
             Grant: self._granting.append,
@@ -222,10 +220,11 @@ class Engine:
 
     def abandon(self) -> None:
         """Let go of all that is in hand: for the store this is a crash."""
+        self._fresh.clear()
         for job in list(self._running):
             job.abandon()
         self._granting.clear()
-        self._overdue.clear()
+        self._deadlines.clear()
 
     # --- stepping
 
@@ -256,9 +255,6 @@ class Engine:
                 return
             answer = at_once(work, request)
 
-    def _noted(self, _work: Work, request: Note) -> None:
-        self._notes.append(request.fact)
-
     def _start(self, work: Work, *, until: tuple[float, float] | None = None) -> None:
         operation, request = work.operation, work.request
         handler, given = operation.run, None if isinstance(request, Perform) else tuple[Any, ...]()
@@ -284,7 +280,7 @@ class Engine:
         )
         work.job = job
         self._running[job] = work.claim.kind
-        heapq.heappush(self._overdue, (deadline, next(self._serial), work, job))
+        self._deadlines.add(work, job, at=deadline)
         self._starting.append(job)
 
     def _replied(self, work: Work, job: Job, reply: Replied) -> None:
@@ -293,17 +289,10 @@ class Engine:
         self._opened.session.release(job)
 
     def _abandon_overdue(self) -> None:
-        now = time.monotonic()
-        if len(self._overdue) > 2 * len(self._running) + SPARE:
-            # Those behind one that takes long have ended long ago.
-            self._overdue = [one for one in self._overdue if one[3] in self._running]
-            heapq.heapify(self._overdue)
-        while self._overdue and (self._overdue[0][0] <= now or self._overdue[0][3] not in self._running):
-            _, _, work, job = heapq.heappop(self._overdue)
-            if work.job is job and job in self._running:
-                work.job = None
-                job.abandon()
-                self._step(work, Overran())
+        for work, job in self._deadlines.passed():
+            work.job = None
+            job.abandon()
+            self._step(work, Overran())
 
     def _coder(self, work: Work) -> Any:
         return coder(work.operation.settings.proof_type, PROOF)
@@ -319,16 +308,47 @@ class Engine:
 
     def _exchange(self) -> None:
         """Answer in one transaction all that flows ask of the store, and claim what there is room for."""
-        granting, refused = self._held_apart()
+        epoch = self.epoch
+        asked = self._ask()
+        if asked is None:
+            return
+        clock = self._opened.session.clock
+        since = boot_s(clock), clock.time()
+        raised: list[BaseException] = []
+        try:
+            given = self._opened.store.exchange(epoch, asked.wanted, meanwhile=lambda: self._take_fresh(raised))
+        except BaseException:
+            self._finishing[:0] = asked.finishing
+            self._notes[:0] = asked.wanted.notes
+            self._expiring[:0] = asked.expiring
+            self._granting[:0] = [*asked.rights, *asked.refused]
+            raise
+        self._exchanged = time.monotonic()
+        # Durable from here on: flows learn it, and handlers may start.
+        self._answered(asked, given, since=since)
+        if raised:
+            raise raised[0]
+        if not given.live:
+            # Somebody took this life for gone: what it had decided is void, and a fresh one goes on.
+            self._opened.session.retired(epoch)
+            self._epoch = None
+            telemetry.lost(epoch)
+
+    def _ask(self) -> Asked | None:
+        """Take out all that flows ask of the store now, None where that is nothing."""
         room = max(0, self._concurrency - self._calls(SEND))
+        streams = self._streams() and not (self.stopping or self._swept.paused)
+        while self._fresh and not (streams and len(self._granting) >= room):
+            self._take(self._fresh.popleft())
+        granting, refused = self._held_apart()
         rights = granting[:room]
         sends, looks = self._wanted(room, len(granting))
-        if not (self._finishing or self._notes or self._expiring or rights or refused or sends or looks):
-            return
-        finishing, notes, expiring = [*self._finishing], [*self._notes], [*self._expiring]
-        clock = self._opened.session.clock
-        boot, wall = boot_s(clock), clock.time()
-        epoch = self.epoch
+        finishing, expiring, notes = [*self._finishing], [*self._expiring], [*self._notes]
+        if not (finishing or notes or expiring or rights or refused or sends or looks):
+            return None
+        for taken in (self._finishing, self._expiring, self._notes):
+            taken.clear()
+        self._granting[:] = granting[room:]
         wanted = Wanted(
             endings=[work.request.ending for work in finishing],
             notes=notes,
@@ -338,49 +358,53 @@ class Engine:
             looks=looks,
             known=self._known,
         )
-        given = self._opened.store.exchange(epoch, wanted)
-        self._exchanged = time.monotonic()
-        # Durable from here on: flows learn it, and handlers may start.
-        for answered in (self._finishing, self._notes, self._expiring, self._granting):
-            answered.clear()
+        return Asked(wanted, finishing=finishing, expiring=expiring, rights=rights, refused=refused)
+
+    def _answered(self, asked: Asked, given: Given, *, since: tuple[float, float]) -> None:
+        sends, looks = asked.wanted.sends, asked.wanted.looks
         claimed = sum(claim.kind == SEND for claim in given.claims)
         # Where it took all that there was room for there may be more.
         more = claimed >= sends if sends else self._looking
         self._looking = more or len(given.claims) - claimed >= looks > 0
-        self._granting += granting[room:]
-        for work, ours in zip(finishing, given.recorded, strict=True):
+        for work, ours in zip(asked.finishing, given.recorded, strict=True):
             self._note_end(work, recorded=ours)
             self._step(work, ours)
-        for work, ours in zip(expiring, given.expired, strict=True):
+        for work, ours in zip(asked.expiring, given.expired, strict=True):
             self._step(work, ours)
-        for work in refused:
+        for work in asked.refused:
             self._step(work, None)
-        for work, at in zip(rights, given.granted, strict=True):
-            self._granted(work, at, since=(boot, wall))
-        for claim in given.claims:
-            self._take(claim)
-        if not given.live:
-            # Somebody took this life for gone: what it had decided is void, and a fresh one goes on.
-            self._opened.session.retired(epoch)
-            self._epoch = None
-            telemetry.lost(epoch)
+        for work, at in zip(asked.rights, given.granted, strict=True):
+            self._granted(work, at, since=since)
+        self.in_hand += len(given.claims)
+        self._fresh.extend(given.claims)
+        if not (asked.finishing and self._opened.store.elsewhere):
+            while self._fresh:
+                self._take(self._fresh.popleft())
+
+    def _take_fresh(self, raised: list[BaseException]) -> None:
+        """Look at what was claimed in advance; what that raises waits until the store has answered."""
+        try:
+            while self._fresh:
+                self._take(self._fresh.popleft())
+        except BaseException as error:  # noqa: BLE001
+            raised.append(error)
+
+    def _streams(self) -> bool:
+        """Say whether handlers have ended a moment after the last round: others will have by the next one."""
+        return bool(self._finishing) and time.monotonic() - self._exchanged < QUICK_S
 
     def _granted(self, work: Work, at: float | None, *, since: tuple[float, float]) -> None:
-        within_s = work.request.within_s
-        self._step_to_perform(work, at, until=(since[0] + within_s, since[1] + within_s))
-
-    def _step_to_perform(self, work: Work, at: float | None, *, until: tuple[float, float]) -> None:
         if at is None:
             self._step(work, None)
             return
+        within_s = work.request.within_s
         request = work.flow.send(at)
         assert isinstance(request, Perform)
         work.request = request
-        self._start(work, until=until)
+        self._start(work, until=(since[0] + within_s, since[1] + within_s))
 
     def _take(self, claim: Claim) -> None:
         """Begin the flow of a claim."""
-        self.in_hand += 1
         try:
             operation = self._registry.restore(claim.body)
             terms = self._terms_of(operation)
@@ -405,9 +429,11 @@ class Engine:
     def _wanted(self, room: int, waiting: int) -> tuple[int, int]:
         if self.stopping or not (self._looking or self._finishing):
             return 0, 0
-        # What handlers have ended a moment after the last round they will have ended by the next one.
-        ahead = len(self._finishing) if time.monotonic() - self._exchanged < QUICK_S else 0
-        sends = max(room, self._batch - (self._concurrency - room)) + ahead - waiting
+        ahead = len(self._finishing) if self._streams() else 0
+        if self._opened.store.elsewhere:
+            # As many again, which are looked at while it works.
+            ahead *= 2
+        sends = max(room, self._batch - (self._concurrency - room)) + ahead - waiting - len(self._fresh)
         looks = LOOKS_MAX - self._calls(LOOK)
         return max(0, min(sends, self._batch + ahead)), max(0, looks)
 
@@ -466,11 +492,9 @@ class Engine:
         if mono < self._pause_until:
             return self._pause_until - mono
         room = self._concurrency > len(self._running) and not self.stopping
-        if self._finishing or self._expiring or (room and (self._looking or self._granting)):
+        if self._finishing or self._expiring or (room and (self._looking or self._granting or self._fresh)):
             return 0.0
-        rest = [min(self._poll_s, WATCH_S), self._sweep_at - mono]
-        if self._overdue:
-            rest.append(self._overdue[0][0] - mono)
+        rest = [min(self._poll_s, WATCH_S), self._sweep_at - mono, self._deadlines.wait_s(mono)]
         if self._due_at is not None:
             rest.append(self._due_at - mono)
         return max(0.0, min(rest))

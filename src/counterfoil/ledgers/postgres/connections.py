@@ -112,7 +112,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                 return done.value  # type: ignore[no-any-return]
 
     def ask(
-        self, question: bytes, values: Sequence[bytes | None], types: Sequence[int], *, often: bool = False
+        self,
+        question: bytes,
+        values: Sequence[bytes | None],
+        types: Sequence[int],
+        *,
+        often: bool = False,
+        meanwhile: Callable[[], None] | None = None,
     ) -> PGresult:
         """Ask one question with binary parameters, and return its binary answer.
 
@@ -123,13 +129,14 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             values: its parameters.
             types: their types.
             often: it is asked again and again: its session shall keep it, if no pooler is in between.
+            meanwhile: called when it is on its way, before the answer is waited for; it raises nothing.
 
         Raises:
             psycopg.Error: what the server said; a connection that is not idle then leaves the end unknown.
         """
         if often and self._keeps(question, types):
             try:
-                return self._asked(lambda: self._send_kept(question, values))
+                return self._asked(lambda: self._send_kept(question, values), meanwhile)
             except errors.InvalidSqlStatementName:
                 # Something in between changes sessions after all; nothing was done.
                 self._may_keep = False
@@ -137,7 +144,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                     # A transaction that has failed is begun again by whoever began it.
                     raise
         return self._asked(
-            lambda: self.pgconn.send_query_params(question, values, types, [_BINARY] * len(values), _BINARY)
+            lambda: self.pgconn.send_query_params(question, values, types, [_BINARY] * len(values), _BINARY), meanwhile
         )
 
     def _keeps(self, question: bytes, types: Sequence[int]) -> bool:
@@ -152,8 +159,11 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def _send_kept(self, question: bytes, values: Sequence[bytes | None]) -> None:
         self.pgconn.send_query_prepared(self._kept[question], values, [_BINARY] * len(values), _BINARY)
 
-    def _asked(self, send: Callable[[], None]) -> PGresult:
+    def _asked(self, send: Callable[[], None], meanwhile: Callable[[], None] | None = None) -> PGresult:
         send()
+        if meanwhile is not None:
+            self.pgconn.flush()
+            meanwhile()
         patience = _Patience()
         answers: list[PGresult] = []
         with patience:

@@ -17,7 +17,7 @@ from counterfoil.ledgers.postgres import migrations, names, outbox_staging, trou
 from counterfoil.ledgers.postgres.connections import Connection
 from counterfoil.ledgers.postgres.outbox_turn import FORMAT_MAX, LOW_S, RECEIPT, Asking, PostgresTurn, requeue
 from counterfoil.ledgers.postgres.pool import Pool
-from counterfoil.ports.outbox_store import Given, Known, NewIntent, Staging, Sweep, Wanted
+from counterfoil.ports.outbox_store import Given, Known, NewIntent, Staging, Sweep, Wanted, nothing
 from counterfoil.protocol import standings
 from counterfoil.protocol.standings import LOOK, SEND
 
@@ -130,6 +130,8 @@ class PostgresOutbox:
         LedgerUnavailable: a newer version has made them.
     """
 
+    elsewhere = True
+
     def __init__(self, pool: Pool, *, schema: str, clock: Callable[[], float] | None, create: bool) -> None:
         self._pool = pool
         self.quoted = names.quoted(schema)
@@ -178,13 +180,13 @@ class PostgresOutbox:
 
         self.write(work)
 
-    def exchange(self, epoch: str, wanted: Wanted) -> Given:
+    def exchange(self, epoch: str, wanted: Wanted, *, meanwhile: Callable[[], None] = nothing) -> Given:
         """Answer what a life's flows ask in one transaction; a COMMIT that is not answered is settled."""
         number = next(self._turns)
 
         def once(asking: Asking) -> Given:
             turn = PostgresTurn(asking, epoch, number=number, now=self._virtual(), low=self._low)
-            given = turn.answer(wanted)
+            given = turn.answer(wanted, meanwhile=meanwhile)
             self._offset_s = turn.now - time.monotonic()
             if number % _KEPT_TURNS == 0:
                 asking.rows(_FORGET, (epoch, number - 2 * _KEPT_TURNS, number))

@@ -7,7 +7,7 @@ lets something else go on, takes two of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from psycopg.adapt import Transformer
@@ -92,9 +92,12 @@ class Asking:
             cursor.execute(worded(sql, self._schema).encode(), parameters)
             return cursor.fetchall() if cursor.description is not None else []
 
-    def often(self, sql: str, values: Sequence[bytes | None], types: Sequence[int]) -> list[tuple[Any, ...]]:
+    def often(
+        self, sql: str, values: Sequence[bytes | None], types: Sequence[int], *, meanwhile: Callable[[], None]
+    ) -> list[tuple[Any, ...]]:
         """Run a statement that is run again and again, with parameters in the server's own format."""
-        answer = self._connection.ask(worded(sql, self._schema).encode(), values, types, often=True)
+        question = worded(sql, self._schema).encode()
+        answer = self._connection.ask(question, values, types, often=True, meanwhile=meanwhile)
         transformer = Transformer(self._connection)
         transformer.set_pgresult(answer)
         return transformer.load_rows(0, answer.ntuples, tuple)
@@ -123,22 +126,24 @@ class PostgresTurn:
         self._live = False
         self.now = 0.0
 
-    def answer(self, wanted: Wanted) -> Given:
+    def answer(self, wanted: Wanted, *, meanwhile: Callable[[], None]) -> Given:
         """Do all that is wanted; see `counterfoil.ports.outbox_store.OutboxStore.exchange`."""
         first = wanted.endings if wanted.notes or wanted.expiring or any(map(_lets_go, wanted.endings)) else None
         if first is not None:
-            ours, _, _ = self._round(first, _NOTHING)
+            ours, _, _ = self._round(first, _NOTHING, meanwhile=meanwhile)
             recorded = self._ended(first, ours)
             self._note(wanted.notes)
             expired = self._expired(wanted.expiring)
-            _, granted, claims = self._round((), wanted)
+            _, granted, claims = self._round((), wanted, meanwhile=meanwhile)
         else:
-            ours, granted, claims = self._round(wanted.endings, wanted)
+            ours, granted, claims = self._round(wanted.endings, wanted, meanwhile=meanwhile)
             recorded, expired = self._ended(wanted.endings, ours), []
         at = [self.now if claim.attempt in granted else None for claim in wanted.rights]
         return Given(recorded=recorded, claims=claims, expired=expired, granted=at, live=self._live)
 
-    def _round(self, endings: Sequence[Ending], wanted: Wanted) -> tuple[set[int], set[int], list[Claim]]:
+    def _round(
+        self, endings: Sequence[Ending], wanted: Wanted, *, meanwhile: Callable[[], None]
+    ) -> tuple[set[int], set[int], list[Claim]]:
         """Return the claims that are ended now, those whose send-right was had, and new ones."""
         number, self._number = self._number, None
         values = (
@@ -150,7 +155,7 @@ class PostgresTurn:
             wire.integer(FORMAT_MAX),
             *self._rights(wanted.rights),
         )
-        said, *found = self._ask.often(_DISPATCH, values, _TYPES)
+        said, *found = self._ask.often(_DISPATCH, values, _TYPES, meanwhile=meanwhile)
         self.now, accepted, self._live, _, recorded, granted, *_ = said
         counted_first: dict[str, Standing] = {}
         claims = [self._claim_of(row[_CLAIMED:], accepted, counted_first) for row in found]

@@ -22,7 +22,7 @@ from counterfoil.ledgers.sqlite.outbox_turn import (
 )
 from counterfoil.ledgers.sqlite.reader import Reader
 from counterfoil.ledgers.sqlite.transactions import Transactions
-from counterfoil.ports.outbox_store import Given, Known, NewIntent, Staging, Sweep, Wanted
+from counterfoil.ports.outbox_store import Given, Known, NewIntent, Staging, Sweep, Wanted, nothing
 from counterfoil.protocol import standings
 from counterfoil.protocol.standings import LOOK, SEND
 
@@ -90,6 +90,8 @@ class SqliteOutbox:
         UsageError: they are not there, or older, and are not to be made.
     """
 
+    elsewhere = False
+
     def __init__(
         self,
         database: Database,
@@ -132,8 +134,9 @@ class SqliteOutbox:
         """Note that a life has nothing in hand any more."""
         self.write(lambda connection: connection.execute(_ENDED, (epoch,)))
 
-    def exchange(self, epoch: str, wanted: Wanted) -> Given:
+    def exchange(self, epoch: str, wanted: Wanted, *, meanwhile: Callable[[], None] = nothing) -> Given:
         """Answer what a life's flows ask in one transaction, durable on return."""
+        meanwhile()
         return self.write(lambda connection: SqliteTurn(connection, epoch, now=self.now()).answer(wanted))
 
     def write(self, work: Callable[[Connection], T]) -> T:
