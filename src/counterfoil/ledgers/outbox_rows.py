@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from counterfoil.ports.outbox_store import AttemptRow, Claim, Ending, Requeue, Story
+from counterfoil.ports.outbox_store import RESTING, AttemptRow, Claim, Ending, Requeue, Story
 from counterfoil.protocol import standings
 from counterfoil.protocol.standings import LOOK, SEND, Standing
 
-# States in which an intent waits for a person, or for a dispatcher that knows more.
-RESTING = frozenset({"needs-operator", "quarantined", "blocked"})
 # What a lane does after the end of a claim of its head.
 WAIT, HOLD, SKIP, ON = "wait", "hold", "skip", "on"
 # As a receipt shows what a dispatcher has in hand.

@@ -8,13 +8,12 @@ import msgspec
 from msgspec.structs import replace
 
 from counterfoil.errors import Conflict, UsageError
-from counterfoil.outbox.endings import BLOCKED, NEEDS_OPERATOR, QUARANTINED, RECONCILING, RETRY, body_of
+from counterfoil.outbox.endings import RECONCILING, RETRY, body_of
 from counterfoil.outcomes import Evidence
-from counterfoil.ports.outbox_store import Consequence, Requeue, Story
+from counterfoil.ports.outbox_store import RESTING, Consequence, Requeue, Story
 from counterfoil.protocol import codec
 from counterfoil.protocol.standings import LOOK, SEND, Standing
 
-_RESTING: Final = frozenset({NEEDS_OPERATOR, QUARANTINED, BLOCKED})
 _outcomes: Final = msgspec.json.Decoder(codec.OutcomeBody)
 
 
@@ -83,7 +82,7 @@ def decide(story: Story | None, *, happened: bool) -> Consequence:
             raise Conflict(f"{by} has decided about {story.key!r} already", by=by, at=at)
     if phase_of(story) == "uncertain":
         return None
-    if story.waiting is None or story.waiting[1] not in _RESTING:
+    if story.waiting is None or story.waiting[1] not in RESTING:
         raise _refused(story, "it does not wait for a person", act="decided")
     _, state, reason, *_ = story.waiting
     if standing_of(story).unsure:

@@ -11,7 +11,7 @@ somebody and is the one table that sees inserts and deletes. Two keys decide rac
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -22,6 +22,9 @@ T = TypeVar("T")
 Statement = tuple[str, Sequence[Any]]
 Staging = Generator[Statement, Sequence[Sequence[Any]], list[bool]]
 Known = Mapping[str, Iterable[str]]
+
+# States in which an intent waits for a person, or for a dispatcher that knows more.
+RESTING: Final = frozenset({"needs-operator", "quarantined", "blocked"})
 
 
 class NewIntent(msgspec.Struct, frozen=True, kw_only=True):
