@@ -12,6 +12,7 @@ import nats as nats_py
 import pytest
 
 from counterfoil.errors import LedgerError, LedgerReadOnly
+from counterfoil.ledgers.jetstream import troubles
 from tests.ledgers.postgres_support import opened, until
 from tests.ledgers.support import entry, intent, slots_of
 from tests.servers.nats import NatsCluster
@@ -139,3 +140,11 @@ def test_a_stream_that_is_purged_under_a_life_takes_no_decision_of_it(open_ledge
     asked(nats, f"STREAM.PURGE.{stream}")
     with pytest.raises(LedgerError):
         ledger.append(intent("slot", epoch, run="another"))
+
+
+@pytest.mark.rule("L3")
+@pytest.mark.parametrize(("code", "unknown"), [(10023, True), (10077, True), (10060, False), (10071, False)])
+def test_only_what_is_refused_before_anything_is_stored_is_definite(code, unknown):
+    answer = json.dumps({"error": {"code": 503, "err_code": code, "description": "no"}, "stream": "s"}).encode()
+    said = troubles.said(answer, status=None, stream="s")
+    assert (said.unknown, said.sequence) == (unknown, 0)

@@ -13,8 +13,9 @@ _TAKEN: Final = frozenset({10071, 10164})
 _TOO_LARGE: Final = 10054
 NOT_FOUND: Final = 10059
 NAME_IN_USE: Final = 10058
-# The server refuses before it stores anything: not found, another stream than expected, no room, JetStream is off.
-_DEFINITE: Final = frozenset({NOT_FOUND, 10060, 10023, 10047, 10076, 10039, _TOO_LARGE})
+# The server refuses before it stores anything: not found, another stream than expected, no room, JetStream is off. Not
+# among them: 10023, insufficient resources, which a leader also says of a message that its followers have stored.
+_DEFINITE: Final = frozenset({NOT_FOUND, 10060, 10047, 10076, 10039, _TOO_LARGE})
 _NO_RESPONDERS: Final = "503"
 
 
