@@ -56,6 +56,10 @@ class Post:
         """An operation that works until it is let go, whatever becomes of its caller; `ended` says that it is over."""
         return self.recipient.operations["hold"]()
 
+    async def arrival(self) -> None:
+        """Wait until an operation works that is to be let go."""
+        assert await in_thread(lambda: self.reached.wait(PATIENCE_S))
+
     def _send(self) -> Any:
         def send(ctx: Any, item: Any) -> Any:
             self.log.append(f"send {item}")

@@ -8,8 +8,8 @@ import pytest
 
 from counterfoil import Accepted, Budget, Evidence, Failed, Grant, Rejected, Uncertain, UsageError
 from counterfoil.broker.calls import Proposal
-from tests.broker.support import GRANT, Desk, Post
-from tests.support import Colour, eventually, in_thread
+from tests.broker.support import GRANT, Act, Desk, Post
+from tests.support import GROWING_S, Colour, eventually, tries
 
 RULE_PARTS = ("B",)
 
@@ -151,12 +151,8 @@ async def test_an_overdue_caller_gets_uncertain_at_its_deadline_and_its_permit_i
 ) -> None:
     desk = Desk.make(colour, concurrency=1)
     async with desk.activation(budget=Budget(in_flight=2)) as act:
-        start = time.monotonic()
-        outcome = await act.perform(post.hold(), timeout_s=0.15)
-        took_s = time.monotonic() - start
-        assert isinstance(outcome, Uncertain)
+        outcome = await overdue(act, post)
         assert outcome.evidence.kind == "deadline"
-        assert 0.15 <= took_s < 2.0
         report = desk.report()
         assert (report.permits, report.cleaning, report.idle) == (1, 1, False)
         (owned,) = report.calls
@@ -173,11 +169,22 @@ async def test_an_overdue_caller_gets_uncertain_at_its_deadline_and_its_permit_i
     assert post.log == ["hold", "send a"]
 
 
+async def overdue(act: Act, post: Post) -> Any:
+    """Perform what works until it is let go, which is not before its caller has been told."""
+    ends: list[Any] = []
+    for timeout_s in tries(lambda: isinstance(ends[-1], Uncertain), GROWING_S):
+        began_s = time.monotonic()
+        ends.append(await act.perform(post.hold(), timeout_s=timeout_s))
+        assert time.monotonic() - began_s >= timeout_s
+        assert isinstance(ends[-1], Uncertain) or ends[-1].evidence.kind == "deadline-before-dispatch"
+    return ends[-1]
+
+
 @pytest.mark.rule("B5")
 async def test_work_that_goes_on_without_a_caller_counts_as_in_flight(colour: Colour, post: Post) -> None:
     desk = Desk.make(colour)
     async with desk.activation(budget=Budget(in_flight=1)) as act:
-        assert isinstance(await act.perform(post.hold(), timeout_s=0.05), Uncertain)
+        await overdue(act, post)
         refused = await act.perform(post.send())
         assert refused.evidence.kind == "budget-exhausted"
         assert refused.evidence.details == {"attempts": 0, "budget": "in_flight"}
@@ -200,11 +207,11 @@ async def test_no_time_is_no_time(colour: Colour, post: Post, deadline_s: float,
 @pytest.mark.rule("B1")
 async def test_a_timeout_narrows_the_deadline_of_the_activation_and_never_widens_it(colour: Colour, post: Post) -> None:
     desk = Desk.make(colour)
-    async with desk.activation(deadline_s=0.15) as act:
-        start = time.monotonic()
-        outcome = await act.perform(post.hold(), timeout_s=30)
-        assert time.monotonic() - start < 2.0
-    assert outcome.evidence.kind == "deadline"
+    ends: list[Any] = []
+    for deadline_s in tries(lambda: isinstance(ends[-1], Uncertain), GROWING_S):
+        async with desk.activation(deadline_s=deadline_s) as act:
+            ends.append(await act.perform(post.hold(), timeout_s=3600))
+    assert ends[-1].evidence.kind == "deadline"
     post.opened.set()
     await desk.idle()
 
@@ -216,7 +223,7 @@ async def test_revocation_and_cancellation_end_what_waits_and_what_works(colour:
     desk = Desk.make(colour, concurrency=1)
     async with desk.activation() as act:
         working = act.begin(post.hold())
-        assert await in_thread(lambda: post.reached.wait(10))
+        await post.arrival()
         waiting = act.begin(post.send())
         await eventually(lambda: desk.report().waiting == 1)
         getattr(act, how)()
@@ -239,7 +246,7 @@ async def test_a_cancelled_task_learns_what_may_have_happened(post: Post, colour
     desk = Desk.make(colour, concurrency=1)
     async with desk.activation() as act:
         working = act.begin(post.hold())
-        assert await in_thread(lambda: post.reached.wait(10))
+        await post.arrival()
         waiting = act.begin(post.send())
         await eventually(lambda: desk.report().waiting == 1)
         told = []
@@ -288,7 +295,7 @@ async def test_a_thread_keeps_its_permit_when_the_library_is_torn_down_around_it
     desk = Desk.make(colour)
     async with desk.activation() as act:
         call = act.begin(post.hold())
-        assert await in_thread(lambda: post.reached.wait(10))
+        await post.arrival()
         for task in desk.inner._tasks:
             task.cancel()
         assert isinstance(await call, Uncertain)
@@ -312,7 +319,7 @@ async def test_principals_take_turns(colour: Colour, post: Post) -> None:
     desk = Desk.make(colour, concurrency=1)
     async with desk.activation(principal="greedy") as greedy, desk.activation(principal="modest") as modest:
         first = greedy.begin(post.hold())
-        assert await in_thread(lambda: post.reached.wait(10))
+        await post.arrival()
         many = []
         for number in range(4):
             many.append(greedy.begin(post.send(f"greedy {number}")))

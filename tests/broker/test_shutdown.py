@@ -8,7 +8,7 @@ import pytest
 
 from counterfoil import Accepted, Rejected, Uncertain, UsageError
 from tests.broker.support import GRANT, Act, Desk, Line, LoopLine, Post, peer, wire_grant
-from tests.support import Colour, eventually, in_thread
+from tests.support import PATIENCE_S, Colour, eventually, in_thread
 
 pytestmark = pytest.mark.rule("B10")
 
@@ -17,9 +17,8 @@ async def test_an_idle_broker_shuts_down_at_once(colour: Colour, post: Post) -> 
     desk = Desk.make(colour)
     async with desk.activation() as act:
         assert isinstance(await act.perform(post.send()), Accepted)
-    start = time.monotonic()
-    report = await desk.close()
-    assert time.monotonic() - start < 5
+    # Not at its deadline: nobody would live to see that.
+    report = await desk.close(timeout_s=1e6)
     assert report.idle
     assert (report.activations, report.permits, report.waiting, report.cleaning) == (0, 0, 0, 0)
 
@@ -28,8 +27,8 @@ async def test_shutdown_takes_nothing_new_and_waits_for_what_is_under_way(colour
     desk = Desk.make(colour)
     async with desk.activation() as act:
         call = act.begin(post.hold())
-        assert await in_thread(lambda: post.reached.wait(10))
-        closing = asyncio.ensure_future(desk.close(timeout_s=20))
+        await post.arrival()
+        closing = asyncio.ensure_future(desk.close(timeout_s=PATIENCE_S))
         await eventually(lambda: desk.inner._shared.desk.closing)
         refused = await act.perform(post.send())
         assert (type(refused), refused.evidence.kind) == (Rejected, "shutdown")
@@ -48,12 +47,13 @@ async def test_at_its_deadline_shutdown_ends_what_is_left_and_reports_it(colour:
     desk = Desk.make(colour, concurrency=1)
     async with desk.activation(principal="ann") as act:
         working = act.begin(post.hold())
-        assert await in_thread(lambda: post.reached.wait(10))
+        await post.arrival()
         waiting = act.begin(post.send())
         await eventually(lambda: desk.report().waiting == 1)
-        start = time.monotonic()
-        report = await desk.close(timeout_s=0.2)
-        assert 0.2 <= time.monotonic() - start < 5
+        began_s = time.monotonic()
+        # What works goes on until after that.
+        report = await desk.close(timeout_s=0.1)
+        assert time.monotonic() - began_s >= 0.1
         owned = [(call.principal, call.operation, call.state) for call in report.calls]
         assert ("ann", "hold", "cleaning") in owned
         assert not report.idle
@@ -103,7 +103,7 @@ async def test_a_forked_child_begins_with_a_desk_of_its_own(post: Post, colour: 
     desk = Desk.make(colour, concurrency=1)
     async with desk.activation() as act:
         call = act.begin(post.hold())
-        assert await in_thread(lambda: post.reached.wait(10))
+        await post.arrival()
         child = os.fork()
         if child == 0:
             os._exit(_in_the_child(desk, act, post))
@@ -123,7 +123,7 @@ def _in_the_child(desk: Desk, act: Act, post: Post) -> int:
             return 1
     else:
         return 2
-    with desk.inner.activation(grants=[GRANT]) as own:
-        if not isinstance(own.perform(post.send(), timeout_s=10), Accepted):
+    with desk.inner.activation(grants=[GRANT], deadline_s=PATIENCE_S) as own:
+        if not isinstance(own.perform(post.send()), Accepted):
             return 3
     return 0 if desk.report().idle else 4

@@ -10,9 +10,8 @@ from typing import Any
 
 from counterfoil import Evidence, Rejected
 from counterfoil.runtime.handlers import Context
-from tests.support import in_thread
+from tests.support import PATIENCE_S, in_thread
 
-PATIENCE_S = 15.0
 KEY = "cf-0123456789abcdef0123456789abcdef01234567"
 
 

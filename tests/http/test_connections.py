@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
 from counterfoil import HTTP, Accepted, AsyncRuntime, EffectUnresolved, LedgerUnavailable, Rejected, Uncertain
-from counterfoil.testing.peers import Answer, Drop, FaultPeer, Hang
+from counterfoil.testing.peers import Answer, Drop, FaultPeer, Hang, Refuse
 from tests.http.support import HeldPermit, deaf_listener, told
+from tests.support import GROWING_S, tries
 
 
 @pytest.mark.rule("H5", "B4")
@@ -24,23 +26,28 @@ async def test_the_next_address_is_tried_only_where_nothing_was_connected(colour
         )
         assert told(await colour.perform(http.post("/", json={})))[:2] == ("Uncertain", "no-response")
         assert len(peer.connections) == 1
-    http = HTTP("p", base_url=f"http://two.test:{peer.port}", resolve=lambda host, port: ["127.0.0.2", "127.0.0.1"])
-    outcome = await colour.perform(http.post("/", json={}))
-    assert told(outcome) == ("Rejected", "connect-failed", "connecting")
+    with FaultPeer(Refuse()) as peer:
+        http = HTTP("p", base_url=f"http://two.test:{peer.port}", resolve=lambda host, port: ["127.0.0.2", "127.0.0.1"])
+        outcome = await colour.perform(http.post("/", json={}))
+        assert told(outcome) == ("Rejected", "connect-failed", "connecting")
 
 
 @pytest.mark.rule("H5", "H7")
 async def test_an_address_that_does_not_answer_leaves_time_for_the_next(colour):
     with FaultPeer(Answer(200)) as peer, deaf_listener("127.0.0.2", peer.port):
-        http = HTTP(
-            "p",
-            base_url=f"http://two.test:{peer.port}",
-            timeout_s=1.0,
-            resolve=lambda host, port: ["127.0.0.2", "127.0.0.1"],
-        )
-        outcome = await colour.perform(http.post("/", json={}))
-        assert (type(outcome), outcome.evidence.details["peer"]) == (Accepted, f"127.0.0.1:{peer.port}")
-        assert len(peer.requests) == 1
+        ends: list[Any] = []
+        for timeout_s in tries(lambda: isinstance(ends[-1], Accepted), GROWING_S):
+            http = HTTP(
+                "p",
+                base_url=f"http://two.test:{peer.port}",
+                timeout_s=timeout_s,
+                resolve=lambda host, port: ["127.0.0.2", "127.0.0.1"],
+            )
+            before = len(peer.requests)
+            ends.append(await colour.perform(http.post("/", json={})))
+            if isinstance(ends[-1], Accepted):
+                assert (ends[-1].evidence.details or {})["peer"] == f"127.0.0.1:{peer.port}"
+                assert len(peer.requests) == before + 1
 
 
 @pytest.mark.rule("H5")

@@ -24,7 +24,7 @@ from counterfoil import (
     UsageError,
 )
 from counterfoil.recipients.proving import Unproved
-from counterfoil.testing.peers import Answer, CutBody, Drop, FaultPeer
+from counterfoil.testing.peers import Answer, CutBody, Drop, FaultPeer, Refuse
 from tests.support import Colour as Life
 
 LOOK_UP = LookUp(
@@ -95,11 +95,9 @@ async def test_what_is_accepted_is_recorded_with_its_evidence(life):
     [(Answer(402), Failed, "status"), (Answer(400), Failed, "status"), (None, Rejected, "connect-failed")],
 )
 async def test_what_is_proved_not_to_have_happened_is_an_outcome(life, answer, expected, kind):
-    with FaultPeer(answer or ()) as peer:
+    with FaultPeer(answer or Refuse()) as peer:
         http = HTTP("payments", base_url=peer.url, contract=CONTRACT)
         charge = http.post("/charges", json={"cents": 700})
-        if answer is None:
-            peer.__exit__(None, None, None)
         async with life() as runtime, runtime.run("order-42") as run:
             outcome = await run.effect("charge", charge)
             assert (type(outcome), outcome.evidence.kind) == (expected, kind)

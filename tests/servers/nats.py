@@ -62,7 +62,7 @@ class NatsNode:
 
     def healthy(self) -> bool:
         """Whether it says that JetStream works."""
-        with suppress(OSError), urllib.request.urlopen(f"http://{_HOST}:{self.monitor}/healthz", timeout=2) as said:
+        with suppress(OSError), urllib.request.urlopen(f"http://{_HOST}:{self.monitor}/healthz", timeout=30) as said:
             return bool(said.status == 200)
         return False
 
@@ -143,7 +143,7 @@ class NatsCluster:
         peers: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             alive = next(node for node in self.nodes if node.alive)
-            with urllib.request.urlopen(f"http://{_HOST}:{alive.monitor}/jsz", timeout=2) as said:
+            with urllib.request.urlopen(f"http://{_HOST}:{alive.monitor}/jsz", timeout=30) as said:
                 peers = json.load(said).get("meta_cluster", {})
         return bool(peers.get("leader")) and peers.get("cluster_size") == len(self.nodes)
 

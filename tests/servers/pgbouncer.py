@@ -52,7 +52,7 @@ class PgBouncer:
 
         def answers() -> bool:
             try:
-                psycopg.connect(self.url("postgres"), connect_timeout=5).close()
+                psycopg.connect(self.url("postgres"), connect_timeout=60).close()
             except psycopg.OperationalError:
                 return False
             return True

@@ -164,7 +164,7 @@ class Proxy:
             try:
                 if self.refuses:
                     raise ConnectionRefusedError
-                server = socket.create_connection(("127.0.0.1", self.target), timeout=10)
+                server = socket.create_connection(("127.0.0.1", self.target), timeout=60)
             except OSError:
                 client.close()
                 continue

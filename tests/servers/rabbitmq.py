@@ -73,7 +73,7 @@ class RabbitMQ:
         return self
 
     def _answers(self) -> bool:
-        with suppress(OSError), socket.create_connection((_HOST, self.port), timeout=5) as sock:
+        with suppress(OSError), socket.create_connection((_HOST, self.port), timeout=60) as sock:
             sock.sendall(_GREETING)
             return bool(sock.recv(1))
         return False

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGCONT, SIGTERM, Signals
 from typing import Any, Final
 
 NOBODY: Final = 65534
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 60.0
+# Where ports are taken from that nobody gets by chance: below those that systems give to connections.
+_PORTS: Final = range(12_000, 32_000)
+# What says that a port is ours, until this process ends.
+_claims: list[socket.socket] = []
 
 
 def as_ordinary_user() -> dict[str, Any]:
@@ -31,14 +38,37 @@ def server_folder(prefix: str) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nobody listens on now; all are held until the last is known."""
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [int(one.getsockname()[1]) for one in held]
-    for one in held:
-        one.close()
+    """Return ports of 127.0.0.1 that nobody listens on now, and that no other process of the tests gets meanwhile."""
+    # Not of the seeded chance: that is the same in every worker.
+    chance = random.SystemRandom()
+    ports: list[int] = []
+    while len(ports) < count:
+        port = chance.choice(_PORTS)
+        if _claimed(port) and _free(port):
+            ports.append(port)
     return ports
+
+
+def _claimed(port: int) -> bool:
+    """Say to the other processes that a port is taken, also while its server is down; False if one of them has it."""
+    if not sys.platform.startswith("linux"):
+        return True
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        # An abstract name: there is no file, and it goes with the process.
+        claim.bind(f"\0counterfoil-tests-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def until(holds: Callable[[], Any], *, failing: Callable[[], str], patience_s: float = PATIENCE_S) -> None:

@@ -13,6 +13,7 @@ from tests.servers.nats import NatsCluster
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import Cluster
 from tests.servers.proxy import Act, On, Proxy, lose_reply, lose_request
+from tests.servers.starting import PATIENCE_S, until
 
 BOTH = pytest.mark.parametrize("postgres_major", [16, 18], indirect=True)
 
@@ -31,7 +32,7 @@ def table(database: str) -> str:
 
 
 def through(proxy: Proxy, url: str) -> psycopg.Connection:
-    return psycopg.connect(url, port=proxy.port, connect_timeout=5)
+    return psycopg.connect(url, port=proxy.port, connect_timeout=60)
 
 
 @pytest.mark.parametrize("postgres_major", POSTGRES_MAJORS, indirect=True)
@@ -95,9 +96,7 @@ def test_a_held_commit_comes_when_the_client_has_long_gone(proxy: Proxy, table: 
     with through(proxy, table) as other:
         assert other.execute("SELECT count(*) FROM t").fetchone() == (0,)
     proxy.resume()
-    give_up = time.monotonic() + 5
-    while rows(table) == 0:
-        assert time.monotonic() < give_up
+    until(lambda: rows(table) == 1, failing=lambda: "it does not come")
 
 
 @BOTH
@@ -114,28 +113,24 @@ def test_a_commit_waits_for_a_synchronous_standby_and_says_when_it_did_not(
         waiting = threading.Thread(target=lambda: connection.execute("INSERT INTO t VALUES (2)"), daemon=True)
         waiting.start()
         waits = f"SELECT wait_event FROM pg_stat_activity WHERE pid = {pid}".encode()
-        give_up = time.monotonic() + 10
-        while other.execute(waits).fetchone() != ("SyncRep",):
-            assert time.monotonic() < give_up
+        until(lambda: other.execute(waits).fetchone() == ("SyncRep",), failing=lambda: "the commit does not wait")
         other.execute(f"SELECT pg_cancel_backend({pid})".encode())
-        waiting.join(10)
+        waiting.join(PATIENCE_S)
     assert notices == ["01000"]
     standby.freeze(frozen=False)
 
 
 def test_requests_are_delayed_and_replies_swallowed(proxy: Proxy, table: str) -> None:
-    proxy.rule = On(rb"INSERT", 0.2, times=1)
+    proxy.rule = On(rb"INSERT", 0.05, times=1)
     with through(proxy, table) as connection:
         began = time.monotonic()
         connection.execute("INSERT INTO t VALUES (1)")
-        assert time.monotonic() - began >= 0.2
+        assert time.monotonic() - began >= 0.05
     proxy.rule = On(rb"INSERT", Act.SWALLOW_REPLY)
     connection = through(proxy, table)
     connection.pgconn.send_query(b"INSERT INTO t VALUES (2)")
     connection.pgconn.flush()
-    give_up = time.monotonic() + 5
-    while rows(table) < 2:
-        assert time.monotonic() < give_up
+    until(lambda: rows(table) == 2, failing=lambda: "the request does not arrive")
     connection.pgconn.consume_input()
     assert connection.pgconn.is_busy()
     connection.close()
@@ -155,8 +150,8 @@ async def test_jetstream_acknowledges_on_one_node_and_on_three(nats: NatsCluster
     from nats import connect
 
     for servers, replicas in ((nats, 1), (nats_cluster, 3)):
-        client = await connect(servers.urls, allow_reconnect=False)
-        stream = client.jetstream()
+        client = await connect(servers.urls, allow_reconnect=False, connect_timeout=60)
+        stream = client.jetstream(timeout=60)
         await stream.add_stream(name="S", subjects=["s.>"], num_replicas=replicas)
         assert (await stream.publish("s.a", b"1")).seq == 1
         await stream.delete_stream("S")

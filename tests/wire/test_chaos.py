@@ -12,11 +12,13 @@ import pytest
 
 from counterfoil import HTTP, Accepted, Failed, Rejected, Runtime, Uncertain
 from counterfoil.testing.peers import Answer, CutBody, CutHead, Drop, FaultPeer, Hang, Move, Trickle, redirect
-from tests.support import eventually
+from tests.support import eventually, tries
 from tests.wire.scene import Scene, Seat, grant
 
 CALLS = 150
 AT_ONCE = 48
+# Its times are of an idle machine: where nothing came so far that its end is unknown, they are tried longer.
+PACES = (1, 8, 64)
 STATUSES = (200, 201, 202, 204, 400, 404, 409, 422, 500, 503)
 
 
@@ -48,12 +50,13 @@ def misbehaves(seed: random.Random) -> Move:
     return seed.choice(moves)  # type: ignore[no-any-return]
 
 
-async def call(seat: Seat, peer: FaultPeer, number: int, seed: random.Random) -> Any:
-    http = HTTP(timeout_s=seed.choice((0.05, 0.2, 0.5)))
+async def call(seat: Seat, peer: FaultPeer, number: int, *, seed: random.Random, pace: int) -> Any:
+    http = HTTP(timeout_s=pace * seed.choice((0.05, 0.2, 0.5)))
     operation = http.post(f"{peer.url}/call/{number}", json={"n": number, "fill": "x" * seed.choice((0, 10, 70_000))})
-    performing = asyncio.ensure_future(seat.perform(operation, timeout_s=seed.choice((None, 0.02, 0.3))))
+    timeout_s = seed.choice((None, 0.02 * pace, 0.3 * pace))
+    performing = asyncio.ensure_future(seat.perform(operation, timeout_s=timeout_s))
     if not seat.blocking and seed.random() < 0.2:
-        await asyncio.sleep(seed.random() * 0.05)
+        await asyncio.sleep(seed.random() * 0.05 * pace)
         performing.cancel()
     try:
         return await performing
@@ -66,26 +69,35 @@ async def call(seat: Seat, peer: FaultPeer, number: int, seed: random.Random) ->
 async def test_whatever_happens_the_outcome_agrees_with_the_peer(
     scene: Scene, tmp_path: Path, seed: int, audit: str
 ) -> None:
-    chance = random.Random(f"{seed}{scene.colour}")
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    with FaultPeer([misbehaves(chance) for _ in range(CALLS)]) as peer:
-        async with scene.entered(scene.runtime(url)) as runtime:
-            broker = scene.broker(None if audit == "off" else runtime, audit=audit, concurrency=AT_ONCE)
-            outcomes: list[Any] = []
-            for _ in range(3):
-                async with scene.seat(grant(f"{peer.url}/"), broker=broker) as seat:
-                    numbers = range(len(outcomes), len(outcomes) + CALLS // 3)
-                    calls = asyncio.gather(*(call(seat, peer, number, chance) for number in numbers))
-                    if chance.random() < 0.5:
-                        await asyncio.sleep(chance.random() * 0.1)
-                        await seat.revoke()
-                    outcomes += await calls
-            await eventually(lambda: broker.report().idle)
-            report = broker.report()
-        if audit != "off":
-            audited(url, outcomes, peer)
-    assert (report.permits, report.waiting, report.cleaning, report.records_lost) == (0, 0, 0, 0)
-    judge(outcomes, peer)
+    ends: list[type] = []
+    for pace in tries(lambda: Uncertain in ends, PACES):
+        chance = random.Random(f"{seed}{scene.colour}")
+        url = f"sqlite:///{tmp_path / f'{pace}.db'}"
+        with FaultPeer([misbehaves(chance) for _ in range(CALLS)]) as peer:
+            async with scene.entered(scene.runtime(url)) as runtime:
+                broker = scene.broker(None if audit == "off" else runtime, audit=audit, concurrency=AT_ONCE)
+                outcomes = await played(scene, broker, peer, chance=chance, pace=pace)
+                await eventually(lambda broker=broker: broker.report().idle)  # type: ignore[misc]
+                report = broker.report()
+            if audit != "off":
+                audited(url, outcomes, peer)
+        assert (report.permits, report.waiting, report.cleaning, report.records_lost) == (0, 0, 0, 0)
+        judge(outcomes, peer)
+        ends.extend(map(type, outcomes))
+
+
+async def played(scene: Scene, broker: Any, peer: FaultPeer, *, chance: random.Random, pace: int) -> list[Any]:
+    """Make all calls, in three activations; some of these are revoked meanwhile."""
+    outcomes: list[Any] = []
+    for _ in range(3):
+        async with scene.seat(grant(f"{peer.url}/"), broker=broker) as seat:
+            numbers = range(len(outcomes), len(outcomes) + CALLS // 3)
+            calls = asyncio.gather(*(call(seat, peer, number, seed=chance, pace=pace) for number in numbers))
+            if chance.random() < 0.5:
+                await asyncio.sleep(chance.random() * 0.1 * pace)
+                await seat.revoke()
+            outcomes += await calls
+    return outcomes
 
 
 def audited(url: str, outcomes: list[Any], peer: FaultPeer) -> None:
@@ -105,8 +117,7 @@ def judge(outcomes: list[Any], peer: FaultPeer) -> None:
     """Compare what callers were told with what reached the peer."""
     arrived = Counter(request.target for request in peer.requests)
     done = Counter(request.target for request in peer.acted)
-    assert max(arrived.values()) == 1
-    assert any(isinstance(outcome, Uncertain) for outcome in outcomes)
+    assert set(arrived.values()) <= {1}
     for number, outcome in enumerate(outcomes):
         target = f"/call/{number}"
         if isinstance(outcome, Rejected):

@@ -13,6 +13,7 @@ import h2.connection
 import pytest
 
 from counterfoil import HTTP, Accepted, Failed, Uncertain
+from tests.support import PATIENCE_S
 from tests.wire.scene import Scene, grant
 
 pytestmark = pytest.mark.rule("H3", "H7", "O5")
@@ -63,7 +64,7 @@ def saying(data: bytes, *, piece: int) -> Iterator[str]:
         server = threading.Thread(target=serve, daemon=True)
         server.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        server.join(10)
+        server.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("piece", [1, 1_000_000])
@@ -101,7 +102,7 @@ async def test_only_what_was_said_whole_proves_anything(
 ) -> None:
     with saying(data, piece=piece) as url:
         async with scene.seat(grant(url)) as seat:
-            outcome = await seat.perform(HTTP(http2=True, timeout_s=5.0).get(url))
+            outcome = await seat.perform(HTTP(http2=True).get(url))
     assert (type(outcome), outcome.evidence.kind) == (kind, why)
 
 
@@ -124,5 +125,5 @@ async def test_an_answer_means_the_same_however_it_is_cut_into_pieces(
 ) -> None:
     with saying(data, piece=piece) as url:
         async with scene.seat(grant(url)) as seat:
-            outcome = await seat.perform(HTTP(head_bytes_max=100, timeout_s=5.0).post(url, json={}))
+            outcome = await seat.perform(HTTP(head_bytes_max=100).post(url, json={}))
     assert (type(outcome), outcome.evidence.kind) == (kind, why)

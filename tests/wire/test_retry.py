@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -72,19 +73,20 @@ async def test_attempts_that_never_went_out_are_bounded_too(scene: Scene) -> Non
 
 @pytest.mark.rule("E14", "X10")
 async def test_what_the_recipient_asks_for_is_waited_for_within_the_bound(scene: Scene) -> None:
-    asked = Answer(429, headers={"retry-after": "1"}, then="close")
-    for bound_s, least_s, most_s in ((60.0, 0.9, 5.0), (0.1, 0.09, 0.8)):
+    # Where the bound did not count, a day would be beyond the deadline, and no second attempt made.
+    for asked_s, bound_s, waited_s in ((1, 60.0, 1.0), (86_400, 0.1, 0.1)):
+        asked = Answer(429, headers={"retry-after": str(asked_s)}, then="close")
         with FaultPeer([asked, Answer(201)]) as peer:
             policy = Retry(3, backoff_s=0.01, backoff_max_s=bound_s)
+            began_s = time.monotonic()
             assert isinstance(await performed(scene, peer, contract(retryable=True), retry=policy), Accepted)
-        first, second = peer.requests
-        assert least_s <= second.at_s - first.at_s < most_s
+        assert peer.requests[1].at_s - began_s >= waited_s
 
 
 @pytest.mark.rule("B7")
 async def test_a_wait_beyond_the_deadline_is_not_begun(scene: Scene) -> None:
-    with FaultPeer([Answer(429, headers={"retry-after": "30"}, then="close"), Answer(201)]) as peer:
-        outcome = await performed(scene, peer, contract(retryable=True), retry=Retry(3), timeout_s=2.0)
+    with FaultPeer([Answer(429, headers={"retry-after": "60"}, then="close"), Answer(201)]) as peer:
+        outcome = await performed(scene, peer, contract(retryable=True), retry=Retry(3), timeout_s=25.0)
     assert isinstance(outcome, Failed)
     assert len(peer.requests) == 1
 
@@ -93,8 +95,8 @@ async def test_a_wait_beyond_the_deadline_is_not_begun(scene: Scene) -> None:
 def test_an_effect_waits_for_what_the_recipient_asks_for() -> None:
     asked = Answer(429, headers={"retry-after": "1"}, then="close")
     with FaultPeer([asked, Answer(201)]) as peer, Runtime("memory:") as runtime, runtime.run("r") as run:
+        began_s = time.monotonic()
         http = HTTP(base_url=peer.url, contract=contract(retryable=True))
         outcome = run.effect("pay", http.post("/charges", json={}), retry=Retry(3))
     assert isinstance(outcome, Accepted)
-    first, second = peer.requests
-    assert 0.9 <= second.at_s - first.at_s < 5
+    assert peer.requests[1].at_s - began_s >= 1

@@ -21,7 +21,7 @@ from counterfoil.testing.peers.wire import ClientGone, Stopped, Wire
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 BACKLOG: Final = 4096
-LEAVE_S: Final = 10.0
+LEAVE_S: Final = 30.0
 
 
 class FaultPeer:
@@ -137,7 +137,7 @@ class FaultPeer:
         """How many connections are open, as far as the peer knows."""
         return sum(connection.ended is None for connection in self.connections)
 
-    def until(self, true: Callable[[Self], bool], *, timeout_s: float = 10.0) -> None:
+    def until(self, true: Callable[[Self], bool], *, timeout_s: float = 30.0) -> None:
         """Wait until something is true of it: `peer.until(lambda peer: len(peer.requests) == 1)`.
 
         Raises:
@@ -236,7 +236,7 @@ class _Awaited:
     def __init__(self, peer: FaultPeer) -> None:
         self._peer = peer
 
-    async def until(self, true: Callable[[FaultPeer], bool], *, timeout_s: float = 10.0) -> None:
+    async def until(self, true: Callable[[FaultPeer], bool], *, timeout_s: float = 30.0) -> None:
         """Wait until something is true of the peer, in a thread beside the loop.
 
         Raises:
