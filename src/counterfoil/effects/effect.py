@@ -256,7 +256,8 @@ async def _claim(
             effect_ran="no",
             code=error.code,
         ) from error
-    scope.memory.unsent.pop(draft.slot, None)
+    if lost is not None:
+        scope.memory.unsent.pop(draft.slot, None)
     if not filled.ours:
         await Read()
         return None

@@ -55,10 +55,21 @@ class Group:
             if self._queue:
                 self._hand_on()
         if item.reply is None:
-            if self._queue:
-                item.wake = Lock()
-                item.wake.acquire()
-            self._queue.append(item)
+            interrupt = self._queued(item, interrupt)
+        if interrupt is not None:
+            raise interrupt
+        reply = item.reply
+        if isinstance(reply, BaseException):
+            raise reply
+        assert reply is not None
+        return reply
+
+    def _queued(self, item: Submission, interrupt: BaseException | None) -> BaseException | None:
+        """Queue an entry until it has a reply; return what has interrupted that."""
+        if self._queue:
+            item.wake = Lock()
+            item.wake.acquire()
+        self._queue.append(item)
         try:
             while item.reply is None:
                 try:
@@ -71,11 +82,7 @@ class Group:
         finally:
             if item.following is not None:
                 _wake(item.following)
-        if interrupt is not None:
-            raise interrupt
-        if isinstance(item.reply, BaseException):
-            raise item.reply
-        return item.reply
+        return interrupt
 
     def serve(self, batch: Sequence[Submission]) -> None:
         """Commit a batch, together with whatever else is queued."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from typing import Any, Final
 
+import msgspec
+
 from counterfoil import threads
 from counterfoil.effects.scope import Scope
 from counterfoil.errors import CounterfoilError, EffectUnresolved, LedgerUnavailable, NameConflict, RunCancelled
@@ -44,22 +46,19 @@ NESTED_WAIT_S: Final = 30.0
 Flow = Coroutine[Request[Any], Any, Any]
 
 
-class Flight:
+class Flight(msgspec.Struct, eq=False):
     """A flow under way for one name, and who waits for it."""
-
-    __slots__ = ("done", "error", "fingerprint", "idle", "run", "value", "waiters")
 
     # A lone caller takes no lock: who comes or goes tells first and looks then, so that of two that meet one sees
     # the other. Setting and deleting one key of a dictionary are atomic.
 
-    def __init__(self, run: str, fingerprint: Any) -> None:
-        self.run = run
-        self.fingerprint = fingerprint
-        self.waiters = 0
-        self.done = False
-        self.idle = False
-        self.value: Any = None
-        self.error: BaseException | None = None
+    run: str
+    fingerprint: Any = None
+    waiters: int = 0
+    done: bool = False
+    idle: bool = False
+    value: Any = None
+    error: BaseException | None = None
 
 
 class BlockingDriver:
@@ -184,7 +183,7 @@ class BlockingDriver:
                     request = send(answer) if error is None else flow.throw(error)
                 except StopIteration as done:
                     return done.value
-                answer, error = None, None
+                error = None
                 if watch is not None:
                     self._watched(watch, "before", scope, request=request, flow=flow)
                 try:
@@ -295,16 +294,18 @@ class BlockingDriver:
     # --- handlers
 
     def _call(self, _scope: Scope, request: Call, _flight: Flight | None) -> Reply:
-        if request.timeout_s is None:
-            return _reply(request, Context(request.key, request.attempt, None), _await)
-        return _Overseen(self.session, request, request.timeout_s).reply()
+        if request.timeout_s is not None:
+            return _Overseen(self.session, request, request.timeout_s).reply()
+        if not request.told:
+            return _reply(request.handler, request.proof, _await)
+        context = Context(request.key, request.attempt, None)
+        return _reply(request.handler, arguments(request.handler, request.proof, context), _await)
 
 
-def _reply(request: Call, context: Context, wait: Callable[[Any], Any]) -> Reply:
+def _reply(handler: Callable[..., Any], given: tuple[Any, ...], wait: Callable[[Any], Any]) -> Reply:
     """Call a handler in this thread; `wait` is given what must be awaited."""
     try:
-        handler, given = request.handler, request.proof
-        value = handler(*arguments(handler, given, context)) if request.told else handler(*given)
+        value = handler(*given)
         if type(value) not in PLAIN and inspect.isawaitable(value):
             value = wait(value)
         return Returned(value)
@@ -321,9 +322,10 @@ class _Overseen:
 
     def __init__(self, session: Session, request: Call, timeout_s: float) -> None:
         self._session = session
-        self._request = request
+        self._handler = request.handler
         self._timeout_s = timeout_s
         self._context = Context(request.key, request.attempt, time.monotonic() + timeout_s)
+        self._given = arguments(request.handler, request.proof, self._context)
         self._reply: Reply | None = None
         self._running: threads.Running | None = None
 
@@ -340,7 +342,7 @@ class _Overseen:
 
         def work() -> None:
             try:
-                self._reply = context.run(_reply, self._request, self._context, self._await)
+                self._reply = context.run(_reply, self._handler, self._given, self._await)
                 ended.set()
             finally:
                 self._session.release(self)
