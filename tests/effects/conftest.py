@@ -15,7 +15,11 @@ _ON_NATS: Final = ("test_calls.py", "test_asking.py", "test_evidence.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL and NATS each test runs in one colour, by its name; `POSTGRES_IN_FULL=1` runs it in both."""
+    """With the second SQLite engine, on PostgreSQL and on NATS each test runs in one colour, by its name.
+
+    A ledger is below the same requests that a colour is above of. `POSTGRES_IN_FULL=1`, `NATS_IN_FULL=1` and
+    `SQLITE3_IN_FULL=1` run both.
+    """
     other = [item for item in items if _left_out(item)]
     config.hook.pytest_deselected(items=other)
     left_out = set(other)
@@ -27,7 +31,11 @@ def _left_out(item: pytest.Item) -> bool:
     kind = chosen.get("store")
     if kind == "nats" and ("transaction" in item.path.name or (not _IN_FULL and item.path.name not in _ON_NATS)):
         return True
-    if kind not in ("postgres", "nats") or "colour" not in chosen or os.environ.get(f"{kind.upper()}_IN_FULL"):
+    if (
+        kind not in ("sqlite3", "postgres", "nats")
+        or "colour" not in chosen
+        or os.environ.get(f"{kind.upper()}_IN_FULL")
+    ):
         return False
     return other_colour(item, chosen["colour"])
 
