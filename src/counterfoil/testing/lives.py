@@ -166,7 +166,7 @@ class Life:
             self._learn(request)
         elif isinstance(request, Call) and not self.trial.quiet:
             self._pauses = 0
-            request.handler = wrap(self, request)
+            request.handler, request.told = wrap(self, request), True
 
     def _learn(self, request: Append) -> None:
         found = slots.effect_of(request.draft.slot)
